@@ -1,0 +1,139 @@
+"""Builds the native parts with ninja. Metadata lives in pyproject.toml.
+
+Two kinds of native code: the torch-free parts (C++17) are always built; the parts that include torch (C++20) only where torch is importable at
+build time, which is why the README installs torch first and then the package with --no-build-isolation.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+TORCH_VERSION = "2.13"
+CFLAGS = ["-O3", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+
+
+@dataclass
+class Library:
+    """One shared object: a Python extension module, or (`plain`) a lib*.so that is opened with dlopen and has no Python in its name."""
+
+    name: str
+    sources: list[str]
+    flags: list[str] = field(default_factory=list)
+    link_flags: list[str] = field(default_factory=list)
+    plain: bool = False
+
+
+def glob(*patterns: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+
+
+def torch_free() -> list[Library]:
+    python = ["-std=c++17", "-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
+    return [
+        Library("ral_trace.tracer._native", glob("tracer/native/*.cpp"), python),
+        Library("ral_trace.backend._core", glob("backend/native/core/*.cpp"), python),
+        Library(
+            "ral_trace.backend.vendors.sim.libral_sim",
+            glob("backend/vendors/sim/*.cpp"),
+            ["-std=c++17", f"-I{ROOT}/backend/native/core"],
+            plain=True,
+        ),
+    ]
+
+
+def with_torch() -> list[Library]:
+    # Without this `import torch` would load the extensions that are about to be built.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    import torch
+    from torch.utils import cpp_extension
+
+    if not torch.__version__.startswith(f"{TORCH_VERSION}."):
+        sys.exit(
+            f"ral-trace is built against torch {TORCH_VERSION}, but torch {torch.__version__} is installed: pip install 'torch=={TORCH_VERSION}.*'"
+        )
+    # -isystem: torch's own headers warn under -Wall -Wextra, and warnings are errors here.
+    flags = [
+        "-std=c++20",
+        f"-I{ROOT}/tracer/native",
+        f"-I{ROOT}/backend/native/core",
+        f'-DRAL_TORCH_VERSION=\\"{TORCH_VERSION}\\"',
+    ]
+    flags += [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
+    flags += ["-isystem", sysconfig.get_path("include")]
+    torch_lib = Path(torch.__file__).parent / "lib"
+    link = [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-lc10", "-ltorch_cpu"]
+    # The core is linked into the adapter; its Python bindings (module.cpp) are an extension of their own.
+    core = [path for path in glob("backend/native/core/*.cpp") if not path.endswith("/module.cpp")]
+    return [
+        Library(
+            "ral_trace.tracer.libral_torch_hooks", glob("tracer/native/torch_hooks/*.cpp"), flags, link, plain=True
+        ),
+        Library(
+            "ral_trace.backend._adapter",
+            core + glob("backend/native/adapter/*.cpp"),
+            flags,
+            [*link, "-ltorch", "-ltorch_python"],
+        ),
+    ]
+
+
+LIBRARIES = [
+    library for library in torch_free() + (with_torch() if importlib.util.find_spec("torch") else []) if library.sources
+]
+
+
+class BuildNative(build_ext):
+    """Hands the whole build to ninja: files compile side by side, and again only where a source, a header or a flag changed."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        if any(library.plain and library.name.endswith(fullname.rpartition(".")[2]) for library in LIBRARIES):
+            return fullname.replace(".", "/") + ".so"
+        return str(super().get_ext_filename(fullname))
+
+    def build_extensions(self) -> None:
+        # An editable build keeps its objects in the checkout, so that the next one is quick.
+        objects = ROOT / "build/native" if self.inplace or self.editable_mode else Path(self.build_temp).resolve()
+        objects.mkdir(parents=True, exist_ok=True)
+        (objects / "build.ninja").write_text("\n".join(self._rules(objects)) + "\n")
+        subprocess.run([sys.executable, "-m", "ninja", "-C", objects], check=True, stdout=sys.stderr)
+
+    def _rules(self, objects: Path) -> "list[str]":
+        escaped = {"$": "$$", " ": "$ ", ":": "$:"}
+        lines = [
+            "rule cxx",
+            "  command = c++ -MMD -MF $out.d $flags -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "rule link",
+            "  command = c++ -shared -pthread $in $flags -o $out",
+        ]
+        for library in LIBRARIES:
+            compiled = []
+            for source in library.sources:
+                target = f"{library.name}/{source}.o"
+                lines += [
+                    f"build {target}: cxx {str(ROOT / source).translate(str.maketrans(escaped))}",
+                    f"  flags = {' '.join([*CFLAGS, *library.flags])}",
+                ]
+                compiled.append(target)
+            output = Path(self.get_ext_fullpath(library.name)).resolve()
+            output.parent.mkdir(parents=True, exist_ok=True)
+            lines += [
+                f"build {str(output).translate(str.maketrans(escaped))}: link {' '.join(compiled)}",
+                f"  flags = {' '.join(library.link_flags)}",
+            ]
+        return lines
+
+
+setup(
+    ext_modules=[Extension(library.name, library.sources) for library in LIBRARIES], cmdclass={"build_ext": BuildNative}
+)

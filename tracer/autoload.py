@@ -1,0 +1,5 @@
+"""What every `import torch` of the user runs (entry point group `torch.backends`)."""
+
+
+def autoload() -> None:
+    """Placeholder until the watcher lands."""

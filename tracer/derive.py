@@ -1,0 +1,157 @@
+"""What follows from a trace's rows, by the same rules for every source: parents, steps, flows, lives of blocks and regions.
+
+Each function takes a connection whose current database has the tables of `schema`, filled with raw rows, and `memory_change` (below).
+"""
+
+import duckdb
+
+from ral_trace.tracer import _native
+from ral_trace.tracer.schema import FLAGS
+
+INVALID, BEFORE_TRACE = FLAGS["INVALID"], FLAGS["BEFORE_TRACE"]
+
+MEMORY_CHANGE = """
+CREATE TABLE memory_change (
+    action VARCHAR,            -- alloc, free, open (a region), close
+    event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, size_bytes BIGINT,
+    requested_bytes BIGINT,    -- alloc
+    uses BIGINT,               -- free
+    handle BIGINT,             -- open, close
+    before_trace BOOLEAN)
+"""
+"""Staging only: every change of a device's memory, in the order of `event`. It becomes `region`, `allocation` and `allocation_piece`."""
+
+
+def derive(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fills in all that is derived. Steps come before flows because device rows take the step of their launch."""
+    nest_parents(connection)
+    mark_steps(connection)
+    link_launches(connection)
+    pair_regions(connection)
+    pair_allocations(connection)
+
+
+def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
+    """Gives host rows without a stated parent the innermost row of their thread that encloses them.
+
+    Of two rows with the same times the later written is the outer one, because a live row is written when it ends. Rows with invalid times take no
+    part: they would adopt half the trace.
+    """
+    rows = connection.sql(f"""
+        SELECT thread, ts_ns, ts_ns + coalesce(dur_ns, 0) AS end_ns, id FROM event
+        WHERE thread IS NOT NULL AND (flags & {INVALID}) = 0
+        ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, id DESC""").fetchnumpy()
+    parent = _native.nest(rows["thread"], rows["ts_ns"], rows["end_ns"], rows["id"])
+    nested = parent >= 0
+    if nested.any():
+        connection.register("nested", {"id": rows["id"][nested], "parent": parent[nested]})
+        connection.execute(
+            "UPDATE event SET parent = nested.parent FROM nested WHERE event.id = nested.id AND event.parent IS NULL"
+        )
+        connection.unregister("nested")
+
+
+STEP_SOURCES = [
+    ("step()", r"^step#(\d+)$"),
+    ("ProfilerStep", r"^ProfilerStep#(\d+)$"),
+]
+"""Where the numbers of steps come from, best first: the name that trace_info.steps_from gives, and the annotation that states a step."""
+
+
+def mark_steps(connection: duckdb.DuckDBPyConnection) -> None:
+    """Sets `event.step` from annotations that state steps, else from the ends of `Optimizer.step#...`; writes which to trace_info."""
+    for source, pattern in STEP_SOURCES:
+        connection.execute(
+            """UPDATE event SET category = 'step', step = regexp_extract(name, $1, 1)::BIGINT
+               WHERE kind = 'annotation' AND regexp_matches(name, $1)""",
+            [pattern],
+        )
+        if connection.execute("SELECT 1 FROM event WHERE category = 'step' LIMIT 1").fetchone():
+            _spread_steps(
+                connection,
+                "SELECT process, step, ts_ns, ts_ns + dur_ns AS end_ns FROM event WHERE category = 'step' AND kind = 'annotation'",
+            )
+            break
+    else:
+        source = "Optimizer.step"
+        # A step without a stated begin: from the end of the optimiser's step before it to the end of its own.
+        _spread_steps(connection, """
+            SELECT process, row_number() OVER of_process - 1 AS step, coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
+            FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM event WHERE kind = 'annotation' AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
+            WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""")  # fmt: skip
+    found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
+    connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source if found else "none"])
+
+
+def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None:
+    """Gives each row the step during which it began; a device row has the step of its launch, which began earlier."""
+    connection.execute(f"""
+        UPDATE event SET step = inside.step FROM (
+            SELECT e.id, s.step FROM event e ASOF JOIN ({intervals}) s ON e.process = s.process AND e.ts_ns >= s.ts_ns
+            WHERE e.ts_ns < s.end_ns AND e.step IS NULL) inside
+        WHERE event.id = inside.id""")
+    connection.execute("""
+        UPDATE event SET step = launch.step FROM event launch
+        WHERE event.thread IS NULL AND launch.kind = 'launch' AND launch.process = event.process AND launch.correlation = event.correlation""")
+
+
+def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
+    """Makes the flows from launches to what they started, and hangs the copies that a fallback made under that fallback."""
+    connection.execute("""
+        INSERT INTO flow SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
+        WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback')""")
+    connection.execute("""
+        UPDATE event SET parent = fallback.id FROM event launch JOIN event fallback ON fallback.id = launch.parent AND fallback.kind = 'fallback'
+        WHERE event.kind = 'transfer' AND event.parent IS NULL AND launch.kind = 'launch'
+          AND launch.process = event.process AND launch.correlation = event.correlation""")
+
+
+def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
+    """Turns opens and closes into rows of `region`."""
+    connection.execute("""
+        INSERT INTO region
+        SELECT row_number() OVER (ORDER BY event) - 1, device, handle, address, size_bytes, CASE WHEN before_trace THEN NULL ELSE ts_ns END,
+               CASE WHEN next_action = 'close' THEN next_ts_ns END
+        FROM (SELECT *, lead(action) OVER same AS next_action, lead(ts_ns) OVER same AS next_ts_ns FROM memory_change
+              WHERE action IN ('open', 'close') WINDOW same AS (PARTITION BY device, handle, address ORDER BY ts_ns, event))
+        WHERE action = 'open'""")
+
+
+def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
+    """Turns allocs and frees into rows of `allocation`, and says in `quality` what does not pair up.
+
+    A free without an alloc is a block from before the recording; an alloc at an address that is still taken ends the older block there.
+    """
+    connection.execute("""
+        CREATE TEMP TABLE paired AS
+        SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,
+               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses
+        FROM memory_change WHERE action IN ('alloc', 'free') WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
+    connection.execute("""
+        INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event, free_event, op, uses, before_trace)
+        SELECT row_number() OVER (ORDER BY p.ts_ns, p.event) - 1, p.device, address, size_bytes, requested_bytes,
+               CASE WHEN action = 'alloc' AND NOT before_trace THEN p.ts_ns END,
+               CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
+               CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
+               CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
+               e.name, CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
+               action = 'free' OR before_trace
+        FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
+        WHERE action = 'alloc' OR (action = 'free' AND before IS NULL)""")
+    connection.execute("""
+        INSERT INTO allocation_piece
+        SELECT a.id, r.id, (a.address - r.address)::BIGINT, a.size_bytes
+        FROM allocation a JOIN region r ON r.device = a.device AND a.address >= r.address AND a.address < r.address + r.size_bytes
+        WHERE (r.opened_ns IS NULL OR a.alloc_ns >= r.opened_ns) AND (r.closed_ns IS NULL OR coalesce(a.alloc_ns, r.closed_ns - 1) < r.closed_ns)""")
+    for condition, what in [
+        ("action = 'free' AND before = 'free'", "frees of a block that was already free: left out"),
+        (
+            "action = 'alloc' AND after = 'alloc'",
+            "blocks that were never freed before their address was used again: ended there",
+        ),
+    ]:
+        connection.execute(f"""
+            INSERT INTO quality (process, what, count, example)
+            SELECT d.process, '{what}', count(*), 'address ' || min(p.address) FROM paired p JOIN device d ON d.id = p.device
+            WHERE {condition} GROUP BY d.process""")
+    connection.execute("DROP TABLE paired")

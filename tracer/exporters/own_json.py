@@ -1,0 +1,5 @@
+FORMAT = "own_json"
+ENDINGS = ("",)
+
+
+def write(trace, out, window): ...

@@ -1,0 +1,5 @@
+FORMAT = "parquet"
+ENDINGS = ("",)
+
+
+def write(trace, out, window): ...

@@ -1,0 +1,5 @@
+FORMAT = "perfetto"
+ENDINGS = ("",)
+
+
+def write(trace, out, window): ...

@@ -1,0 +1,97 @@
+// One live event: 64 bytes, written by a traced thread, read by the collector.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace ral::trace {
+
+// What a record is. The names below are the values of `event.kind` in the trace, in this order.
+enum class Kind : std::uint8_t {
+  kOp,
+  kLaunch,
+  kKernel,
+  kTransfer,
+  kSync,
+  kFallback,
+  kAlloc,
+  kFree,
+  kRegion,
+  kWait,
+  kRuntime,
+  kAnnotation,
+  kPython,
+  kCounter,
+  kInstant,
+  kError,
+  // Not events: facts about the process that travel in the same ring. They become rows of other tables.
+  kDevice = 64,
+  kStream = 65,
+};
+
+inline constexpr std::array<std::string_view, 16> kKindNames = {
+    "op",     "launch", "kernel",  "transfer",   "sync",   "fallback", "alloc",   "free",
+    "region", "wait",   "runtime", "annotation", "python", "counter",  "instant", "error"};
+
+// Record::flags, and bits of `event.flags` in the trace (importers set the same bits).
+enum Flag : std::uint8_t {
+  kUnfinished = 1 << 0,   // the end was never seen
+  kBeforeTrace = 1 << 1,  // an allocation or region that was already there when the recording began
+  kInvalid = 1 << 2,      // times that cannot be (negative duration, outside the trace): kept out of sums
+  kClosed = 1 << 3,       // kRegion: the region was given back (else: opened)
+  kBackward = 1 << 4,     // kOp: a node of autograd's backward pass
+  kForced = 1 << 5,       // kSync: caused by a fallback or a blocking copy, not asked for by the program
+};
+
+inline constexpr std::array<std::pair<std::string_view, std::uint8_t>, 6> kFlagNames = {{
+    {"UNFINISHED", kUnfinished},
+    {"BEFORE_TRACE", kBeforeTrace},
+    {"INVALID", kInvalid},
+    {"CLOSED", kClosed},
+    {"BACKWARD", kBackward},
+    {"FORCED", kForced},
+}};
+
+// kTransfer: Record::arg1.
+enum Direction : std::uint8_t { kHostToDevice = 0, kDeviceToHost = 1, kDeviceToDevice = 2, kWithinDevice = 3 };
+
+inline constexpr std::int8_t kNoDevice = -1;
+
+// Draw:      0        8        16       24       32       40       48   52   56  60 61 62 63
+//            | start  | end    | corr   | bytes  | arg0   | arg1   |seq |name|tid|k |d |s |f |
+//
+// kind      | name                     | bytes           | arg0                     | arg1
+// op        | aten::add.Tensor         | -1              | sequence nr or 0         | 0
+// launch    | op that the user called  | -1              | name id: op at the router| name id: route (native, host, cpu)
+// kernel    | op that the user called  | bytes touched,-1| name id: kernel          | name id: vendor
+// transfer  | op that the user called  | bytes moved     | the other device, or -1  | Direction
+// fallback  | op that the user called  | bytes copied    | name id: op at the router| name id: chain of reasons
+// sync      | what was called          | -1              | name id: what it waited for, or 0 | 0
+// alloc     | op that allocated, or 0  | block size      | address                  | bytes asked for
+// free      | 0                        | block size      | address                  | number of uses
+// region    | 0                        | size            | address                  | handle
+// error     | message                  | bytes asked, -1 | 0                        | 0
+// device    | JSON: type, vendor, name | memory          | 0                        | 0
+// stream    | pipeline                 | priority        | 0                        | 0
+//
+// Device rows (kernel, transfer) carry device and stream and no thread; tid is kept for the ledger only.
+struct Record {
+  std::uint64_t start_ticks;
+  std::uint64_t end_ticks;
+  std::uint64_t correlation;  // 0: none
+  std::int64_t bytes;         // -1: unknown
+  std::uint64_t arg0;
+  std::uint64_t arg1;
+  std::uint32_t sequence;  // low 32 bits of the ring's sequence number
+  std::uint32_t name;      // 0: unknown, or the name table was full
+  std::uint32_t tid;
+  Kind kind;
+  std::int8_t device;  // kNoDevice: the host
+  std::uint8_t stream;
+  std::uint8_t flags;
+};
+
+static_assert(sizeof(Record) == 64, "the ring, the collector and the documentation count on 64 bytes");
+
+}  // namespace ral::trace

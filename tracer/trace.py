@@ -1,0 +1,155 @@
+"""The one way of opening a trace. Report, query, dashboard and exporters all go through `open_trace`.
+
+A .duckdb file from somebody else is untrusted: a view stored in it could read or write any file of the reader. So the file is attached read-only to an
+in-memory database that may touch no other file, and that cannot be talked out of it.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+
+from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
+from ral_trace.tracer.schema import SCHEMA_VERSION
+
+MEMORY_LIMIT = "4GB"
+OTHER = "other"
+"""Catalog of the second trace, where two are compared. The first is the current database, `trace`."""
+
+
+class Trace:
+    """An open trace: read-only SQL over its tables and views.
+
+    `connection` is locked: no other files, no settings. `export_folder` is the only place where COPY may write.
+    """
+
+    def __init__(
+        self, path: Path, *, other: Path | None = None, export_folder: Path | None = None, show_as: Path | None = None
+    ) -> None:
+        self.path = show_as or path
+        self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
+        self.connection = duckdb.connect(":memory:")
+        try:
+            self._attach(path, "trace", self.path)
+            if other is not None:
+                self._attach(other, OTHER, other)
+            self._lock(export_folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, path: Path, catalog: str, name: Path) -> None:
+        try:
+            self.connection.execute(f"ATTACH {_text(str(path.resolve()))} AS {catalog} (READ_ONLY, TYPE duckdb)")
+            row = self.connection.execute(
+                f"SELECT value FROM {catalog}.trace_info WHERE key = 'schema_version'"
+            ).fetchone()
+        except duckdb.CatalogException as error:
+            raise InputRefused(
+                name, "is a DuckDB file but not a trace", "record one with: ral-trace --duration 10s"
+            ) from error
+        except (duckdb.Error, OSError) as error:
+            raise InputRefused(name, _cause(path, error), "record a new trace, or give another file") from error
+        found = int(row[0]) if row and str(row[0]).isdigit() else None
+        if found != SCHEMA_VERSION:
+            remedy = (
+                "install the ral-trace that wrote it" if found is None or found > SCHEMA_VERSION else "record it again"
+            )
+            raise InputRefused(name, f"has schema version {found}, and this ral-trace reads {SCHEMA_VERSION}", remedy)
+
+    def _lock(self, export_folder: Path | None) -> None:
+        allowed = "[]" if export_folder is None else f"[{_text(str(export_folder.resolve()))}]"
+        for setting in [
+            "USE trace",
+            f"SET memory_limit = '{MEMORY_LIMIT}'",
+            f"SET temp_directory = {_text(self._spill.name)}",
+            f"SET allowed_directories = {allowed}",
+            "SET enable_external_access = false",
+            "SET lock_configuration = true",
+        ]:
+            self.connection.execute(setting)
+
+    def sql(self, query: str, parameters: Sequence[Any] | None = None) -> duckdb.DuckDBPyRelation:
+        """A relation over the trace, for our own queries; `.fetchall()`, `.fetchnumpy()`, `.columns` give what it holds."""
+        return self.connection.sql(query, params=parameters)
+
+    def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of one of our own queries, a dictionary each."""
+        relation = self.sql(query, parameters)
+        return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+
+    def query(self, text: str) -> duckdb.DuckDBPyRelation:
+        """A person's own SQL: one SELECT. Raises UsageError for anything else, with DuckDB's words."""
+        try:
+            statements = duckdb.extract_statements(text)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError("a query is one SELECT statement; a trace is read-only")
+            return self.connection.sql(text)
+        except duckdb.Error as error:
+            raise UsageError(f"the query was refused: {_first_line(error)}") from error
+
+    def close(self) -> None:
+        """Closes the connection and removes the spill folder."""
+        self.connection.close()
+        self._spill.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_trace(path: Path | str, *, other: Path | str | None = None, export_folder: Path | str | None = None) -> Trace:
+    """Opens a trace (and, to compare, a second one as catalog `other`).
+
+    Takes a .duckdb file; any other format that an importer knows is imported into a temporary trace first. Raises InputRefused with the file, the
+    cause and the remedy.
+    """
+    from ral_trace.tracer import importers
+
+    path = Path(path)
+    if not path.exists():
+        raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
+    with importers.as_trace_file(path) as first:
+        return Trace(
+            first,
+            other=None if other is None else Path(other),
+            export_folder=None if export_folder is None else Path(export_folder),
+            show_as=path,
+        )
+
+
+def newest_trace(folder: Path) -> Path:
+    """The newest *.duckdb in `folder` that is a trace. Raises NothingRecorded when there is none."""
+    for path in sorted(folder.glob("*.duckdb"), key=lambda found: found.stat().st_mtime_ns, reverse=True):
+        try:
+            Trace(path).close()
+        except InputRefused:
+            continue
+        return path
+    raise NothingRecorded(f"{folder.resolve()}: no trace here; record one with: ral-trace --duration 10s")
+
+
+def _text(value: str) -> str:
+    """A SQL literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _cause(path: Path, error: Exception) -> str:
+    if path.is_dir():
+        return "is a folder"
+    if path.stat().st_size == 0:
+        return "the file is empty"
+    if "lock" in str(error).lower():
+        return "is being written by another process"
+    return f"is not a readable DuckDB file ({_first_line(error)})"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
