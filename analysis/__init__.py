@@ -1,1 +1,31 @@
+"""Questions that a trace answers. One file a question; `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read."""
 
+from ral_trace.analysis.base import Analysis, Column, Rows
+from ral_trace.analysis.fallbacks import FALLBACKS
+from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
+from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.steps import STEPS
+from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+
+__all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
+
+ANALYSES: list[Analysis] = [
+    LEDGER,
+    QUALITY,
+    SUMMARY,
+    DEVICES,
+    HOTSPOTS,
+    KERNELS,
+    FALLBACKS,
+    MEMORY_PEAK,
+    PEAK_HOLDERS,
+    LIFETIMES,
+    GROWTH,
+    STEPS,
+    MEMORY_CURVE,
+]
+
+
+def analysis(name: str) -> Analysis:
+    """The analysis of that name."""
+    return next(found for found in ANALYSES if found.name == name)

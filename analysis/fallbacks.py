@@ -1,0 +1,50 @@
+"""What the devices could not do themselves, why, and what that cost."""
+
+from ral_trace.analysis.base import DEVICE, INSIDE_FALLBACK, NAMED_DEVICE, TIME_NS, WANTED, Analysis, Column, Rows
+from ral_trace.tracer.trace import Trace
+
+
+def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
+    """A row for each op, overload and reason, the costliest first. The cost is the time in the fallback, in which its copies and waits lie."""
+    return trace.rows(
+        f"""
+        WITH RECURSIVE {NAMED_DEVICE}, {INSIDE_FALLBACK},
+        copied AS (
+            SELECT c.fallback, count(*) AS copies, sum({TIME_NS}) AS ns, sum(e.bytes) AS bytes
+            FROM copy_inside c JOIN event e ON e.id = c.id GROUP BY c.fallback),
+        waited AS (SELECT fallback, count(*) AS syncs FROM below WHERE kind = 'sync' GROUP BY fallback),
+        launched AS (
+            SELECT device, count(*) AS launches FROM event e WHERE kind = 'launch' AND id NOT IN (SELECT id FROM below) GROUP BY device)
+        SELECT d.shown AS device, e.name, e.args->>'routed' AS routed, e.args->>'reason' AS reason, count(*) AS count,
+               sum({TIME_NS}) AS total_ns, sum(copied.ns) AS copies_ns, sum(coalesce(e.bytes, copied.bytes)) AS copied_bytes,
+               sum(coalesce(copied.copies, 0)) AS copies, sum(coalesce(waited.syncs, 0)) AS forced_syncs,
+               100.0 * count(*) / any_value(launched.launches) AS percent_of_launches
+        FROM event e JOIN named_device d ON d.device = e.device
+        LEFT JOIN copied ON copied.fallback = e.id LEFT JOIN waited ON waited.fallback = e.id LEFT JOIN launched ON launched.device = e.device
+        WHERE e.kind = 'fallback' AND {WANTED}
+        GROUP BY d.position, d.shown, e.name, routed, reason ORDER BY total_ns DESC NULLS LAST, count DESC, d.position, e.name, routed, reason""",
+        [device],
+    )
+
+
+FALLBACKS = Analysis(
+    "fallbacks",
+    "Fallbacks",
+    "Calls that PyTorch's CPU kernel served because the device's own kernels could not: the costliest first. Implement these first.",
+    (
+        DEVICE,
+        Column("name", "text", "op that the user called"),
+        Column("routed", "text", "what reached the router; none: not recorded"),
+        Column("reason", "text", "why each link of the chain refused; none: not recorded"),
+        Column("count", "count", "calls"),
+        Column("total_ns", "ns", "time in them; their copies and the waits that they forced lie within; none: unknown"),
+        Column("copies_ns", "ns", "of that, the sum of their copies; none: no copy with a known duration"),
+        Column("copied_bytes", "bytes", "bytes copied to the host and back; none: unknown"),
+        Column("copies", "count", "copies that they made"),
+        Column("forced_syncs", "count", "waits for the device that they forced"),
+        Column(
+            "percent_of_launches", "percent", "of the device's launches, those of the fallbacks' own copies left out"
+        ),
+    ),
+    fallbacks,
+)

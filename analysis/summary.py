@@ -1,0 +1,155 @@
+"""What a trace holds and how far it can be trusted."""
+
+from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
+from ral_trace.tracer.trace import Trace
+
+
+def summary(trace: Trace) -> Rows:
+    """The trace in one row. The span runs from the first event's start to the last one's end."""
+    facts = ["tool_version", "schema_version", "clock", "steps_from", "command_line"]
+    wanted = ", ".join(f"(SELECT any_value(value) FROM trace_info WHERE key = '{fact}') AS {fact}" for fact in facts)
+    return trace.rows(f"""
+        SELECT min(e.ts_ns) FILTER ({VALID}) AS started_ns,
+               max(e.ts_ns + coalesce(e.dur_ns, 0)) FILTER ({VALID}) - min(e.ts_ns) FILTER ({VALID}) AS span_ns,
+               count(*) AS events,
+               count(*) FILTER (NOT {VALID}) AS invalid,
+               (SELECT sum(dropped) FROM ledger) AS dropped,
+               (SELECT sum(lost) FROM ledger) AS lost,
+               (SELECT count(*) FROM process) AS processes,
+               (SELECT count(*) FROM device) AS devices,
+               count(DISTINCT (e.process, e.step)) FILTER (e.step IS NOT NULL) AS steps,
+               {wanted}
+        FROM event e""")
+
+
+SUMMARY = Analysis(
+    "summary",
+    "Summary",
+    "What the trace holds.",
+    (
+        Column("started_ns", "time", "start of the first event"),
+        Column("span_ns", "ns", "from the first event's start to the last event's end"),
+        Column("events", "count", "rows of `event`"),
+        Column("invalid", "count", "events whose times cannot be: counted, but kept out of every sum of times"),
+        Column("dropped", "count", "events that found no room in their ring; none: no ledger (not a live recording)"),
+        Column("lost", "count", "events not yet committed when their writer died; none: no ledger"),
+        Column("processes", "count", "processes recorded"),
+        Column("devices", "count", "devices, as each process sees them"),
+        Column("steps", "count", "training steps, over all processes"),
+        Column("tool_version", "text", "ral-trace that wrote the trace"),
+        Column("schema_version", "text", "of the trace's tables"),
+        Column("clock", "text", "clock that the times come from"),
+        Column("steps_from", "text", "what stated the steps"),
+        Column("command_line", "text", "command that recorded the trace"),
+    ),
+    summary,
+)
+
+
+def ledger(trace: Trace) -> Rows:
+    """What became of the events of each process: written = received + dropped + lost."""
+    return trace.rows("""
+        SELECT p.id AS process, p.pid, p.name, p.rank, written, received, dropped, lost, shed, p.ended_how
+        FROM process p LEFT JOIN ledger l ON l.process = p.id ORDER BY p.id""")
+
+
+LEDGER = Analysis(
+    "ledger",
+    "Ledger",
+    "What became of the events of each process: written = received + dropped + lost.",
+    (
+        Column("process", "id", "process.id"),
+        Column("pid", "id", "as the operating system counts them"),
+        Column("name", "text", "short name of the program"),
+        Column("rank", "id", "distributed rank"),
+        Column("written", "count", "events past the filter; none: not a live recording"),
+        Column("received", "count", "events that the collector read"),
+        Column("dropped", "count", "events that found no room in their ring"),
+        Column("lost", "count", "events not yet committed when the process died"),
+        Column("shed", "count", "detail left out on purpose, to keep within an overhead budget; not among `written`"),
+        Column("ended_how", "text", "exited, killed by SIGKILL, still running"),
+    ),
+    ledger,
+)
+
+
+def devices(trace: Trace, *, device: str | None = None) -> Rows:
+    """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work."""
+    return trace.rows(
+        f"""
+        WITH {NAMED_DEVICE}, span AS (
+            SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns FROM event e WHERE {VALID}),
+        work AS (
+            SELECT device, ts_ns, ts_ns + dur_ns AS end_ns,
+                   max(ts_ns + dur_ns) OVER (PARTITION BY device ORDER BY ts_ns, dur_ns, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS until_ns
+            FROM event e WHERE kind IN ('kernel', 'transfer') AND {TIME_NS} IS NOT NULL),
+        busy AS (SELECT device, sum(greatest(end_ns - greatest(ts_ns, coalesce(until_ns, ts_ns)), 0)) AS ns FROM work GROUP BY device),
+        counted AS (
+            SELECT device,
+                   count(*) FILTER (kind = 'kernel') AS kernels,
+                   count(*) FILTER (kind = 'launch') AS launches,
+                   count(*) FILTER (kind = 'fallback') AS fallbacks,
+                   sum({TIME_NS}) FILTER (kind = 'fallback') AS fallback_ns,
+                   count(*) FILTER (kind = 'transfer') AS transfers,
+                   sum(bytes) FILTER (kind = 'transfer') AS transferred_bytes
+            FROM event e WHERE device IS NOT NULL GROUP BY device),
+        peak AS (SELECT device, max(allocated_bytes) AS bytes FROM memory_curve GROUP BY device)
+        SELECT d.shown AS device, d.vendor, d.name,
+               CASE WHEN coalesce(kernels + transfers, 0) = 0 THEN 0 ELSE busy.ns END AS busy_ns,
+               CASE WHEN coalesce(kernels + transfers, 0) = 0 THEN 0.0 ELSE 100.0 * busy.ns / nullif(span.ns, 0) END AS busy_percent,
+               coalesce(kernels, 0) AS kernels, coalesce(launches, 0) AS launches, coalesce(fallbacks, 0) AS fallbacks,
+               CASE WHEN coalesce(fallbacks, 0) = 0 THEN 0 ELSE fallback_ns END AS fallback_ns,
+               coalesce(transfers, 0) AS transfers,
+               CASE WHEN coalesce(transfers, 0) = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
+               peak.bytes AS peak_bytes, d.memory_bytes
+        FROM named_device d CROSS JOIN span
+        LEFT JOIN counted ON counted.device = d.device LEFT JOIN busy ON busy.device = d.device LEFT JOIN peak ON peak.device = d.device
+        WHERE {WANTED} ORDER BY d.position""",
+        [device],
+    )
+
+
+DEVICES = Analysis(
+    "devices",
+    "Devices",
+    "What each device did. Busy is the union of its kernels and copies; waits are not work.",
+    (
+        DEVICE,
+        Column("vendor", "text", "who makes it"),
+        Column("name", "text", "product name"),
+        Column("busy_ns", "ns", "union of its kernels and copies over all streams; none: no duration is known"),
+        Column("busy_percent", "percent", "busy_ns of the trace's span"),
+        Column("kernels", "count", "kernels that ran on it"),
+        Column("launches", "count", "calls that went to it: kernels, copies and fallbacks"),
+        Column("fallbacks", "count", "calls that PyTorch's CPU kernel served instead"),
+        Column("fallback_ns", "ns", "time in those, their copies included"),
+        Column("transfers", "count", "copies"),
+        Column("transferred_bytes", "bytes", "copied to, from and within it"),
+        Column("peak_bytes", "bytes", "most memory that was allocated at one time; none: no allocation was recorded"),
+        Column("memory_bytes", "bytes", "its capacity"),
+    ),
+    devices,
+)
+
+
+def quality(trace: Trace) -> Rows:
+    """What to know before believing the numbers."""
+    return trace.rows("""
+        SELECT coalesce(s.program, s.path) AS source, p.pid, q.what, q.count, q.example
+        FROM quality q LEFT JOIN source s ON s.id = q.source LEFT JOIN process p ON p.id = q.process
+        ORDER BY q.count DESC NULLS LAST, q.what, p.pid, q.example""")
+
+
+QUALITY = Analysis(
+    "quality",
+    "Quality",
+    "What to know before believing the numbers.",
+    (
+        Column("source", "text", "program or file; none: the whole trace"),
+        Column("pid", "id", "process; none: the whole source"),
+        Column("what", "text", "one sentence"),
+        Column("count", "count", "how many events it concerns"),
+        Column("example", "text", "one of them"),
+    ),
+    quality,
+)
