@@ -27,6 +27,8 @@ Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Colu
 
 }  // namespace
 
+void bind_perfetto(py::module_& module);
+
 PYBIND11_MODULE(_native, module) {
   py::list kinds;
   for (const auto name : kKindNames) {
@@ -39,4 +41,5 @@ PYBIND11_MODULE(_native, module) {
   }
   module.attr("FLAGS") = flags;
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"), py::arg("tolerance_ns") = 0);
+  bind_perfetto(module);
 }
