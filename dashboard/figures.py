@@ -1,0 +1,180 @@
+"""Plotly figures, as plain dictionaries. Plotly reads a little HTML in every label, so that text out of a trace goes through `escaped` first."""
+
+from typing import Any
+
+from dash import dcc
+
+from ral_trace.analysis import Rows
+from ral_trace.dashboard import units
+
+COLOURS = ["#4c8dff", "#f59f00", "#12b886", "#e64980", "#7950f2", "#15aabf", "#82c91e", "#fa5252"]
+"""Of devices, in their order; readable on light and on dark."""
+
+NAMES_SHOWN = 15
+BARS_SHOWN = 400
+_LONGEST_LABEL = 44
+
+
+def escaped(text: str | None) -> str:
+    """Text that Plotly shows as it is: no tags, no entities, no line breaks, no TeX."""
+    if not text:
+        return units.NO_VALUE
+    visible = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+
+
+def label(text: str | None) -> str:
+    """`escaped`, with the middle left out of what is too long for an axis."""
+    if text and len(text) > _LONGEST_LABEL:
+        half = _LONGEST_LABEL // 2
+        text = text[:half] + "…" + text[-half + 1 :]
+    return escaped(text)
+
+
+def graph(name: str, figure: dict[str, Any]) -> Any:
+    """The component that shows a figure."""
+    layout = figure["layout"]
+    config = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "responsive": True}
+    return dcc.Graph(
+        id=name, figure=figure, className="figure", config=config, style={"height": f"{layout['height']}px"}
+    )
+
+
+def hot_names(rows: Rows, colours: dict[str, str]) -> dict[str, Any]:
+    """Bars: the hottest names of `rows` (hotspots), stacked by device."""
+    total: dict[str, int] = {}
+    for row in rows:
+        total[row["name"]] = total.get(row["name"], 0) + (row["total_ns"] or 0)
+    names = sorted(total, key=lambda name: (-total[name], str(name)))[:NAMES_SHOWN]
+    place = {name: position for position, name in enumerate(names)}
+    traces = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        shown = [row for row in rows if row["device"] == device and row["name"] in place]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": escaped(device),
+                "marker": {"color": colours.get(device, COLOURS[-1])},
+                "x": [(row["total_ns"] or 0) / 1e9 for row in shown],
+                "y": [place[row["name"]] for row in shown],
+                "hovertext": [
+                    f"{escaped(row['name'])}<br>{escaped(device)}: {units.duration(row['total_ns'])} in {units.count(row['count'])} calls"
+                    for row in shown
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    layout = _layout(90 + 24 * len(names), legend=len(traces) > 1)
+    layout["barmode"] = "stack"
+    layout["bargap"] = 0.28
+    layout["xaxis"] |= {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
+    layout["yaxis"] |= {
+        "tickvals": list(range(len(names))),
+        "ticktext": [label(name) for name in names],
+        "range": [len(names) - 0.5, -0.5],
+        "showgrid": False,
+        "fixedrange": True,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def step_times(rows: Rows) -> dict[str, Any]:
+    """Bars: how long each step took (steps), a colour a process; of many steps the slowest of each stretch."""
+    traces = []
+    for process in dict.fromkeys(row["process"] for row in rows):
+        timed = [row for row in rows if row["process"] == process and row["dur_ns"] is not None]
+        shown = _slowest(timed)
+        traces.append(
+            {
+                "type": "bar",
+                "name": f"pid {shown[0]['pid']}" if shown else "",
+                "marker": {"color": COLOURS[len(traces) % len(COLOURS)]},
+                "x": [row["step"] for row in shown],
+                "y": [row["dur_ns"] / 1e9 for row in shown],
+                "hovertext": [
+                    f"step {row['step']}: {units.duration(row['dur_ns'])}<br>{units.count(row['launches'])} launches, "
+                    f"{units.count(row['fallbacks'])} fallbacks, {units.count(row['syncs'])} syncs"
+                    for row in shown
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    layout = _layout(260, legend=len(traces) > 1)
+    layout["bargap"] = 0.15
+    layout["xaxis"] |= {"title": {"text": "step"}, "showgrid": False}
+    layout["yaxis"] |= {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
+    return {"data": traces, "layout": layout}
+
+
+def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns: int) -> dict[str, Any]:
+    """Steps: allocated bytes of each device over time (memory_curve), its peak marked (memory_peak)."""
+    scale, unit = units.byte_scale(max((row["peak_bytes"] or 0 for row in peaks), default=0))
+    traces: list[dict[str, Any]] = []
+    for peak in peaks:
+        device, colour = peak["device"], colours.get(peak["device"], COLOURS[-1])
+        points = [row for row in curve if row["device"] == device]
+        if not points:
+            continue
+        seconds = [(row["ts_ns"] - started_ns) / 1e9 for row in points]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": escaped(device),
+                "line": {"shape": "hv", "width": 1.5, "color": colour},
+                "fill": "tozeroy" if len(peaks) == 1 else "none",
+                "fillcolor": colour + "26",
+                "x": seconds,
+                "y": [row["allocated_bytes"] / scale for row in points],
+                "hovertext": [
+                    f"{escaped(device)}: {units.size(row['allocated_bytes'])} at {second:.6f} s"
+                    for row, second in zip(points, seconds, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{escaped(device)} peak",
+                "showlegend": False,
+                "marker": {"color": colour, "size": 9, "symbol": "diamond"},
+                "x": [(peak["at_ns"] - started_ns) / 1e9],
+                "y": [peak["peak_bytes"] / scale],
+                "hovertext": [
+                    f"{escaped(device)}: peak of {units.size(peak['peak_bytes'])}, {units.count(peak['live_blocks'])} blocks"
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    layout = _layout(320, legend=len(peaks) > 1)
+    layout["xaxis"] |= {"ticksuffix": " s"}
+    layout["yaxis"] |= {"ticksuffix": f" {unit}", "rangemode": "tozero"}
+    return {"data": traces, "layout": layout}
+
+
+def _slowest(steps: Rows) -> Rows:
+    """At most BARS_SHOWN of them, of each stretch the slowest."""
+    stretch = -(-len(steps) // BARS_SHOWN) or 1
+    return [
+        max(steps[begin : begin + stretch], key=lambda row: row["dur_ns"]) for begin in range(0, len(steps), stretch)
+    ]
+
+
+def _layout(height: int, *, legend: bool) -> dict[str, Any]:
+    """What all figures share. Their colours are the style sheet's, so that they follow the colour scheme."""
+    axis = {"automargin": True, "zeroline": False}
+    return {
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 34 if legend else 8, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 12},
+        "showlegend": legend,
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "hoverlabel": {"align": "left", "namelength": -1},
+        "xaxis": dict(axis),
+        "yaxis": dict(axis),
+    }

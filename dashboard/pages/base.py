@@ -1,0 +1,17 @@
+"""What a page is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ral_trace.dashboard.answers import Answers
+from ral_trace.dashboard.view import View
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page. `render` gives its components for a view; all it shows comes from the answers and the view, so that a URL says it all."""
+
+    path: str
+    title: str
+    render: Callable[[Answers, View], list[Any]]

@@ -1,0 +1,50 @@
+"""Memory: the curve of each device, its peak and who held it, how long blocks live, what grows from step to step."""
+
+from typing import Any
+
+from dash import html
+
+from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.dashboard import figures
+from ral_trace.dashboard.answers import Answers
+from ral_trace.dashboard.grids import grid
+from ral_trace.dashboard.pages.base import Page
+from ral_trace.dashboard.parts import chosen, colours, device_filters, known, panel, started_ns
+from ral_trace.dashboard.view import View
+
+
+def render(answers: Answers, view: View) -> list[Any]:
+    """The page's components."""
+    view = known(answers, view)
+    begin = started_ns(answers)
+    curve = chosen(answers, view, answers.ask(MEMORY_CURVE.run))
+    peaks = chosen(answers, view, answers.ask(MEMORY_PEAK.run))
+    drawn = figures.memory_curves(curve, peaks, colours(answers), begin)
+    return [
+        html.Div(device_filters(answers, view), className="filters"),
+        panel(
+            MEMORY_CURVE.title,
+            MEMORY_CURVE.about,
+            figures.graph("memory-curve", drawn) if curve else html.P("No allocation was recorded."),
+            grid("memory-peak", MEMORY_PEAK, peaks, started_ns=begin),
+        ),
+        html.Div(
+            [
+                panel(
+                    PEAK_HOLDERS.title,
+                    PEAK_HOLDERS.about,
+                    grid("peak-holders", PEAK_HOLDERS, chosen(answers, view, answers.ask(PEAK_HOLDERS.run))),
+                ),
+                panel(GROWTH.title, GROWTH.about, grid("growth", GROWTH, chosen(answers, view, answers.ask(GROWTH.run)))),
+            ],
+            className="columns",
+        ),
+        panel(
+            LIFETIMES.title,
+            LIFETIMES.about,
+            grid("lifetimes", LIFETIMES, chosen(answers, view, answers.ask(LIFETIMES.run))),
+        ),
+    ]
+
+
+PAGE = Page("/memory", "Memory", render)

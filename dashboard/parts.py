@@ -1,0 +1,93 @@
+"""What pages are made of: panels, facts, links and the filters that all pages share."""
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+
+from ral_trace.analysis import Rows
+from ral_trace.analysis.summary import devices, summary
+from ral_trace.dashboard.answers import Answers
+from ral_trace.dashboard.figures import COLOURS
+from ral_trace.dashboard.view import View
+
+ROW_FILTER = "row-filter"
+"""The type of the id of a grid whose rows filter: {"type": ROW_FILTER, "filter": name of the View's field}."""
+
+
+def link(text: str, view: View, current: str | None = None) -> Any:
+    """A link to another view, without loading the document again. `current` is its aria-current, where it leads to what is shown."""
+    marks = {"aria-current": current} if current else {}
+    return dmc.Anchor(text, href=view.url(), refresh=False, underline="never", **marks)
+
+
+def alert(title: str, text: str) -> Any:
+    """A message in place of a page."""
+    return dmc.Alert(text, title=title, color="yellow", variant="light")
+
+
+def panel(title: str, about: str, *children: Any) -> Any:
+    """A titled box. `about` says what the numbers in it mean."""
+    return html.Section([html.H2(title), html.P(about, className="about"), *children], className="panel")
+
+
+def fact(name: str, value: str, tone: str = "") -> Any:
+    """One number with its name. `tone` is '', 'good' or 'bad'."""
+    children = [html.Div(value, className="value"), html.Div(name, className="label")]
+    return html.Div(children, className=f"fact {tone}".strip())
+
+
+def started_ns(answers: Answers) -> int:
+    """The trace's zero: the start of its first event."""
+    return int(answers.ask(summary)[0]["started_ns"] or 0)
+
+
+def colours(answers: Answers) -> dict[str, str]:
+    """The colour of each device, the same on all pages."""
+    return {row["device"]: COLOURS[place % len(COLOURS)] for place, row in enumerate(answers.ask(devices))}
+
+
+def known(answers: Answers, view: View, *also: str) -> View:
+    """The view without filters that name nothing in this trace. `also` are values of `device` that are no device."""
+    there = answers.ask(devices)
+    device_known = view.device in also or any(row["device"] == view.device for row in there)
+    vendor_known = any(row["vendor"] == view.vendor for row in there)
+    return view.but(device=view.device if device_known else None, vendor=view.vendor if vendor_known else None)
+
+
+def chosen(answers: Answers, view: View, rows: Rows) -> Rows:
+    """The rows of an analysis by device that pass the view's filters."""
+    names = {row["device"] for row in answers.ask(devices) if view.vendor is None or row["vendor"] == view.vendor}
+    return [
+        row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names)
+    ]
+
+
+def filter_by(name: str, view: View, field: str, values: dict[str | None, str]) -> Any:
+    """A row of links, one a value of the view's `field`; `values` maps a value to its text."""
+    links = [
+        link(text, view.but(**{field: value}), "true" if getattr(view, field) == value else None)
+        for value, text in values.items()
+    ]
+    return html.Div([html.Span(name), *links], className="filter")
+
+
+def device_filters(answers: Answers, view: View, also: dict[str | None, str] | None = None) -> list[Any]:
+    """The filters by vendor and by device. Choosing a vendor takes away the choice of a device, which may be another vendor's."""
+    there = answers.ask(devices)
+    vendors = list(dict.fromkeys(row["vendor"] for row in there if row["vendor"]))
+    of_vendor = [row["device"] for row in there if view.vendor is None or row["vendor"] == view.vendor]
+    filters = []
+    if len(vendors) > 1:
+        every: dict[str | None, str] = {None: "all"}
+        filters.append(_vendors(view, every | {vendor: vendor for vendor in vendors}))
+    filters.append(filter_by("Device", view, "device", {None: "all"} | {name: name for name in of_vendor} | (also or {})))
+    return filters
+
+
+def _vendors(view: View, values: dict[str | None, str]) -> Any:
+    links = [
+        link(text, view.but(vendor=vendor, device=None), "true" if view.vendor == vendor else None)
+        for vendor, text in values.items()
+    ]
+    return html.Div([html.Span("Vendor"), *links], className="filter")
