@@ -1,4 +1,7 @@
-"""Questions that a trace answers. One file a question; `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read."""
+"""Questions that a trace answers, one file a question.
+
+`ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read.
+"""
 
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
@@ -6,6 +9,7 @@ from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.timeline import TIMELINE
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
@@ -14,15 +18,16 @@ ANALYSES: list[Analysis] = [
     QUALITY,
     SUMMARY,
     DEVICES,
+    TIMELINE,
     HOTSPOTS,
     KERNELS,
     FALLBACKS,
+    MEMORY_CURVE,
     MEMORY_PEAK,
     PEAK_HOLDERS,
     LIFETIMES,
     GROWTH,
     STEPS,
-    MEMORY_CURVE,
 ]
 
 

@@ -1,0 +1,87 @@
+"""The command `report`: what a trace says, in the terminal, as HTML, as JSON."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ral_trace.analysis.report import html, json, terminal
+from ral_trace.analysis.report.sections import collect
+from ral_trace.analysis.summary import devices
+from ral_trace.tracer.errors import RalTraceError, UsageError
+from ral_trace.tracer.trace import Trace, newest_trace, open_trace
+
+BESIDE_THE_TRACE = ""
+"""`--html` without a file."""
+
+TRACE_ENDINGS = (".duckdb", ".json", ".json.gz", ".pftrace")
+
+
+@click.command()
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--html",
+    "page",
+    is_flag=False,
+    flag_value=BESIDE_THE_TRACE,
+    metavar="[FILE]",
+    help="Also write one HTML file that opens offline; without FILE beside the trace, under its name with .html.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/report-json.md) in place of tables.")
+@click.option("--device", metavar="DEVICE", help="Only this device, such as ral:1.")
+def report(trace: Path | None, page: str | None, as_json: bool, device: str | None) -> None:
+    """Says what TRACE holds: the newest one here when none is named."""
+    path = trace or newest_trace(Path())
+    target = None if page is None else html_path(path, page)
+    with open_trace(path) as opened:
+        if device is not None:
+            check_device(opened, device)
+        found = collect(opened, device)
+    if as_json:
+        click.echo(json.render(found))
+    else:
+        terminal.render(found, Console())
+    if target is not None:
+        write_private(target, html.render(found))
+        click.echo(f"HTML report: {target}", err=as_json)
+
+
+def html_path(trace: Path, page: str) -> Path:
+    """Where the HTML report goes. Raises UsageError for a name that only a trace would have, as in `report --html run.duckdb`."""
+    if page == BESIDE_THE_TRACE:
+        name = trace.name
+        for ending in TRACE_ENDINGS:
+            name = name.removesuffix(ending)
+        return trace.with_name(f"{name}.html")
+    if page.endswith(TRACE_ENDINGS):
+        raise UsageError(f"--html {page}: that is a trace's name and would be written over; name the trace first: {page} --html")
+    return Path(page)
+
+
+def check_device(trace: Trace, device: str) -> None:
+    """Raises UsageError, naming the devices that there are, when `device` is none of them."""
+    if device != "host" and not devices(trace, device=device):
+        known = ", ".join(row["device"] for row in devices(trace)) or "none"
+        raise UsageError(f"--device {device}: the trace has no such device; it has: {known}")
+
+
+def write_private(target: Path, text: str) -> None:
+    """Writes `text` under a temporary name with mode 0600 and renames it: nobody sees a half-written report, nor another user any of it."""
+    try:
+        handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(partial).replace(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _unwritable(target: Path, error: OSError) -> RalTraceError:
+    return RalTraceError(f"{target}: the HTML report could not be written ({error.strerror}); choose another place with --html FILE")

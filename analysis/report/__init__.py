@@ -1,0 +1,1 @@
+"""The answers to all questions, gathered once and rendered three ways: terminal, HTML, JSON."""

@@ -1,0 +1,130 @@
+"""What a report says, in which order. The renderers only differ in how they say it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ral_trace.analysis import ANALYSES, Analysis, Rows
+from ral_trace.tracer.trace import Trace
+
+SHOWN = {
+    "devices": (
+        "device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes transferred_bytes kernels transfers name"
+    ),
+    "hotspots": "name total_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
+    "kernels": "name total_ns percent count mean_ns p99_ns median_ns max_ns",
+    "fallbacks": "device name count total_ns copied_bytes percent_of_launches reason forced_syncs copies routed",
+    "memory_peak": "device peak_bytes memory_bytes at_ns live_blocks reserved_bytes end_bytes",
+    "peak_holders": "op bytes percent blocks before_trace",
+    "lifetimes": "op blocks bytes median_ns p99_ns still_live still_live_bytes before_trace",
+    "growth": "device op bytes_per_step steps_grown steps grown_bytes grown_blocks last_bytes first_bytes steps_shrunk",
+    "steps": "step pid dur_ns launches fallbacks syncs kernel_ns transferred_bytes",
+}
+"""Analyses that people see as tables, with their columns, the most important first: a narrow terminal leaves out the last ones."""
+
+HEADINGS = {
+    "busy_percent": "busy",
+    "busy_ns": "busy time",
+    "fallback_ns": "fallback time",
+    "percent_of_launches": "of launches",
+    "percent": "share",
+    "memory_bytes": "capacity",
+    "bytes_per_step": "per step",
+    "copied_bytes": "copied",
+    "transferred_bytes": "copied",
+    "end_bytes": "at end",
+    "at_ns": "at",
+    "dur_ns": "duration",
+    "kernel_ns": "in kernels",
+    "live_blocks": "blocks then",
+    "reserved_bytes": "reserved then",
+    "still_live_bytes": "live bytes",
+    "p99_ns": "p99",
+    "first_bytes": "first step",
+    "last_bytes": "last step",
+    "grown_bytes": "grown",
+    "steps_grown": "grew in",
+    "steps_shrunk": "shrank in",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """An analysis and its rows."""
+
+    analysis: Analysis
+    rows: Rows
+
+    @property
+    def columns(self) -> list[str]:
+        """What people are shown, the most important first; what is unknown in every row is left out."""
+        shown = SHOWN[self.analysis.name].split()
+        return [name for name in shown if not self.rows or any(row[name] is not None for row in self.rows)]
+
+    def unit(self, column: str) -> str:
+        """The unit of one of the analysis' columns."""
+        return next(found.unit for found in self.analysis.columns if found.name == column)
+
+    def by_device(self) -> dict[str, Rows]:
+        """The rows of each device, in the order of the rows."""
+        groups: dict[str, Rows] = {}
+        for row in self.rows:
+            groups.setdefault(row["device"], []).append(row)
+        return groups
+
+
+@dataclass(frozen=True)
+class Report:
+    """All the answers of one trace. `name` is the trace's file name, `device` the one device that was asked for, or None."""
+
+    name: str
+    device: str | None
+    sections: dict[str, Section]
+
+    def rows(self, analysis: str) -> Rows:
+        """The rows of one analysis."""
+        return self.sections[analysis].rows
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The one row of the summary."""
+        return self.rows("summary")[0]
+
+
+def heading(column: str) -> str:
+    """A column's name for people."""
+    return HEADINGS.get(column) or column.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+
+
+def collect(trace: Trace, device: str | None = None) -> Report:
+    """Runs every analysis once."""
+    sections = {}
+    for analysis in ANALYSES:
+        rows = analysis.run(trace, device=device) if analysis.by_device else analysis.run(trace)
+        sections[analysis.name] = Section(analysis, rows)
+    return Report(trace.path.name, device, sections)
+
+
+def ledger_line(row: dict[str, Any]) -> tuple[str, str, bool]:
+    """Who, what became of its events, and whether any are missing."""
+    who = f"{row['name'] or 'process ' + str(row['process'])}" + (f" (pid {row['pid']})" if row["pid"] is not None else "")
+    if row["written"] is None:
+        return who, "no ledger: not a live recording", False
+    what = f"{row['written']:,} written = {row['received']:,} received + {row['dropped']:,} dropped + {row['lost']:,} lost"
+    if row["shed"]:
+        what += f"; {row['shed']:,} shed"
+    missing = bool(row["dropped"] or row["lost"] or row["shed"])
+    return who, what + (f" · {row['ended_how']}" if row["ended_how"] else ""), missing
+
+
+def fallback_sentence(report: Report) -> str | None:
+    """What the fallbacks cost, and which one to implement first. None without fallbacks."""
+    from ral_trace.analysis.units import duration, percent, plain
+
+    rows = report.rows("fallbacks")
+    if not rows:
+        return None
+    calls, known = sum(row["count"] for row in rows), [row["total_ns"] for row in rows if row["total_ns"] is not None]
+    span, said = report.summary["span_ns"], f"{calls:,} {'call' if calls == 1 else 'calls'} fell back to PyTorch's CPU kernels"
+    if known:
+        said += f" and took {duration(sum(known))}" + (f", {percent(100 * sum(known) / span)} of the span" if span else "")
+    return f"{said}. Implement first: {plain(str(rows[0]['name']))} on {plain(str(rows[0]['device']))}."

@@ -1,0 +1,142 @@
+"""The report in a terminal: the ledger first, then the answers, in whatever width there is."""
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ral_trace.analysis.base import Rows
+from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
+from ral_trace.analysis.units import duration, human, plain
+
+HOTTEST = 10
+TEXT_AT_LEAST = 18
+"""Cells that a column of text keeps before a less important column is left out."""
+GAP = 2
+WARNING = "bold yellow"
+
+
+def render(report: Report, console: Console) -> None:
+    """Prints the report."""
+    console.print(Group(*_parts(report, console.width)))
+
+
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
+    yield from _trust(report)
+    yield _summary(report)
+    yield from _whole(report, "devices", width)
+    yield from _each_device(report, "hotspots", width, f"the {HOTTEST} hottest")
+    sentence = fallback_sentence(report)
+    if sentence:
+        yield from _whole(report, "fallbacks", width, Text(sentence, style=WARNING))
+    yield from _whole(report, "memory_peak", width)
+    yield from _each_device(report, "peak_holders", width, "by op", 5)
+    yield from _each_device(report, "lifetimes", width, "by op", 5)
+    if report.rows("growth"):
+        yield from _whole(report, "growth", width, Text(report.sections["growth"].analysis.about, style="dim"))
+    yield from _whole(report, "steps", width)
+
+
+def _trust(report: Report) -> Iterator[RenderableType]:
+    """The first lines: what became of each process' events, and what to know before believing the numbers."""
+    for row in report.rows("ledger"):
+        who, what, missing = ledger_line(row)
+        yield Text.assemble((plain(who), "bold"), ": ", (plain(what), WARNING if missing else "green"))
+    for row in report.rows("quality"):
+        example = f", such as {row['example']}" if row["example"] else ""
+        count = f" ({row['count']:,})" if row["count"] is not None else ""
+        yield Text(plain(f"! {row['what']}{count}{example}"), style=WARNING)
+
+
+def _summary(report: Report) -> RenderableType:
+    facts = report.summary
+    said = [f"{facts['events']:,} events" + (f" over {duration(facts['span_ns'])}" if facts["span_ns"] is not None else "")]
+    said += [_number(facts[name], name) for name in ("processes", "devices", "steps")]
+    if facts["invalid"]:
+        said.append(f"{facts['invalid']:,} with impossible times, in no sum")
+    return Group("", Text.assemble((plain(report.name), "bold"), ": ", " · ".join(said)))
+
+
+def _number(count: int, plural: str) -> str:
+    return f"{count:,} {plural if count != 1 else {'processes': 'process'}.get(plural, plural.removesuffix('s'))}"
+
+
+def _whole(report: Report, name: str, width: int, note: Text | None = None, limit: int = 15) -> Iterator[RenderableType]:
+    """A section in one table."""
+    section = report.sections[name]
+    if section.rows:
+        yield from _title(section.analysis.title)
+        if note:
+            yield note
+        yield _table(section, section.columns, section.rows, width, limit, report)
+
+
+def _each_device(report: Report, name: str, width: int, what: str, limit: int = HOTTEST) -> Iterator[RenderableType]:
+    """A section in a table for each device."""
+    section = report.sections[name]
+    if section.rows:
+        yield from _title(section.analysis.title)
+    for device, rows in section.by_device().items():
+        columns = [column for column in section.columns if column != "device"]
+        if device == "host":
+            columns = ["self_ns" if column == "total_ns" else column for column in columns]
+        yield Text.assemble((plain(device), "bold cyan"), (f" · {what}" if len(rows) > limit else "", "dim"))
+        yield Padding(_table(section, columns, rows, width - 2, limit, report), (0, 0, 0, 2), expand=False)
+
+
+def _title(title: str) -> Iterator[RenderableType]:
+    yield ""
+    yield Rule(Text(title, style="bold"), align="left", style="dim")
+
+
+def _table(section: Section, columns: list[str], rows: Rows, width: int, limit: int, report: Report) -> RenderableType:
+    """The first `limit` rows in as many of the columns as fit."""
+    zero = report.summary["started_ns"] or 0
+    cells = {
+        column: [human(row[column], section.unit(column), zero_ns=zero) for row in rows[:limit]] for column in columns
+    }
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+    for column, cell_width in _widths(section, cells, width).items():
+        table.add_column(
+            Text(heading(column)),
+            justify="left" if section.unit(column) == "text" else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=cell_width,
+        )
+    shown = [str(column) for column in cells][: len(table.columns)]
+    for number, row in enumerate(rows[:limit]):
+        # A Text is shown as it is: markup in a name is not read.
+        table.add_row(*[Text(cells[column][number], style=_style(column, row[column])) for column in shown])
+    if len(rows) <= limit:
+        return table
+    return Group(table, Text(f"… {len(rows) - limit:,} more", style="dim"))
+
+
+def _style(column: str, value: object) -> str:
+    return "yellow" if column == "fallbacks" and value else ""
+
+
+def _widths(section: Section, cells: dict[str, list[str]], width: int) -> dict[str, int]:
+    """The columns from the left that fit, with their widths: text is cut, down to TEXT_AT_LEAST cells, before a column is left out."""
+    natural = {
+        column: max(cell_len(text) for text in [heading(column), *texts]) for column, texts in cells.items()
+    }
+    least = {
+        column: min(wide, TEXT_AT_LEAST) if section.unit(column) == "text" else wide for column, wide in natural.items()
+    }
+    shown: dict[str, int] = {}
+    for column in natural:
+        if shown and sum(shown.values()) + least[column] + GAP * len(shown) > width:
+            break
+        shown[column] = least[column]
+    spare = width - sum(shown.values()) - GAP * (len(shown) - 1)
+    for column in shown:
+        more = max(0, min(natural[column] - shown[column], spare))
+        shown[column] += more
+        spare -= more
+    return shown

@@ -1,0 +1,65 @@
+"""Numbers as people read them, and text out of traces made harmless to look at."""
+
+import unicodedata
+
+UNKNOWN = "–"
+
+TIMES = [("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)]
+SIZES = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
+
+
+def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
+    """`value` of a column's `unit` (see base.UNITS) for people. A time is shown from `zero_ns` on; None is a dash: unknown is not zero."""
+    if value is None:
+        return UNKNOWN
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return plain(str(value))
+    if unit == "ns":
+        return duration(int(value))
+    if unit == "time":
+        return f"+{duration(int(value) - zero_ns)}" if value >= zero_ns else f"-{duration(zero_ns - int(value))}"
+    if unit == "bytes":
+        return _scaled(value, SIZES, "B")
+    if unit == "percent":
+        return percent(float(value))
+    return f"{value:,}" if unit == "count" else str(value)
+
+
+def duration(ns: int) -> str:
+    """Nanoseconds with three digits and a unit: 850 ns, 12.3 µs, 2 min 5 s."""
+    if ns < 60_000_000_000:
+        return _scaled(ns, TIMES, "ns")
+    minutes, seconds = divmod(round(ns / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def percent(value: float) -> str:
+    """One decimal; what is not nothing is never shown as nothing."""
+    return "<0.1 %" if 0 < value < 0.05 else f"{value:.1f} %"
+
+
+def _scaled(value: float, scale: list[tuple[str, int]], smallest: str) -> str:
+    for unit, size in scale:
+        # The next unit begins where three digits would round up to it.
+        if abs(value) >= size * 0.9995:
+            scaled = value / size
+            digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+            return f"{scaled:.{digits}f} {unit}"
+    return f"{value:,.0f} {smallest}"
+
+
+def plain(text: str) -> str:
+    """`text` with every character that a terminal or a browser would act on written out, so that it looks like what it is.
+
+    Control characters (escape sequences, new lines), invisible format characters and those that turn the writing direction.
+    """
+    return "".join(_escaped(char) if unicodedata.category(char) in HARMFUL else char for char in text)
+
+
+HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
