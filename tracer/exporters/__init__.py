@@ -4,22 +4,19 @@ To add one: copy the shape of a neighbour, and add it to EXPORTERS. An output ap
 """
 
 import os
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ral_trace.tracer.errors import UsageError
+import duckdb
+
+from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import own_json, parquet, perfetto
+from ral_trace.tracer.exporters.output import Window
 from ral_trace.tracer.trace import Trace
 
-
-@dataclass(frozen=True)
-class Window:
-    """The part of a trace to write: integer nanoseconds from the trace's first event; None: no limit."""
-
-    from_ns: int | None = None
-    to_ns: int | None = None
+__all__ = ["EXPORTERS", "Exporter", "Window", "export", "exporter_for"]
 
 
 class Exporter(Protocol):
@@ -27,9 +24,10 @@ class Exporter(Protocol):
 
     FORMAT: str
     ENDINGS: tuple[str, ...]
+    """Of the output's name; empty: the output is a folder."""
 
     def write(self, trace: Trace, out: Path, window: Window) -> None:
-        """Writes the trace to `out`, a temporary name in the final folder."""
+        """Writes the trace to `out`, a temporary name in the final folder. Raises RalTraceError, duckdb.Error, OSError."""
 
 
 EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
@@ -38,18 +36,31 @@ EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
 def exporter_for(out: Path) -> Exporter:
     """The exporter for an output's name. Raises UsageError when no exporter knows the ending; a name without ending is a folder (Parquet)."""
     for exporter in EXPORTERS:
-        if any(out.name.endswith(ending) for ending in exporter.ENDINGS if ending):
+        if any(out.name.endswith(ending) for ending in exporter.ENDINGS):
             return exporter
     if not out.suffix:
         return parquet
-    known = ", ".join(ending or "a folder" for exporter in EXPORTERS for ending in exporter.ENDINGS)
-    raise UsageError(f"{out}: no exporter writes '{out.suffix}'; choose one of: {known}")
+    known = ", ".join(ending for exporter in EXPORTERS for ending in exporter.ENDINGS)
+    raise UsageError(f"{out}: no exporter writes '{out.suffix}'; choose one of: {known}, or a folder (Parquet)")
 
 
 def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
-    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`."""
+    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
+
+    Replaces a file; a folder must be new or empty. Raises UsageError, and RalTraceError when the output cannot be written.
+    """
     exporter = exporter_for(out)
+    if out.is_dir() and (exporter.ENDINGS or any(out.iterdir())):
+        raise UsageError(f"{out}: there is a folder of that name; choose another name, or remove it first")
     partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    exporter.write(trace, partial, window or Window())
-    partial.replace(out)
+    try:
+        exporter.write(trace, partial, window or Window())
+        partial.replace(out)
+    except (duckdb.Error, OSError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise RalTraceError(f"{out}: could not be written ({why}); choose another place with --output") from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
     return out

@@ -1,0 +1,103 @@
+"""What the real Perfetto UI shows of a .pftrace is what the database holds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from ral_trace.tracer.exporters import export
+from ral_trace.tracer.exporters.perfetto import SLICE_KINDS
+from ral_trace.tracer.trace import Trace, open_trace
+from tests import perfetto_ui
+from tests.awkward import awkward
+from tests.synthetic import training
+
+pytestmark = pytest.mark.browser
+
+SHOWN = f"(flags & 4) = 0 AND kind IN {SLICE_KINDS}"
+
+
+@pytest.mark.parametrize("make", [training, awkward])
+def test_the_ui_shows_what_the_database_holds(chromium: Browser, tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    with open_trace(make(tmp_path / "run.duckdb")) as trace:
+        out = export(trace, tmp_path / "run.pftrace")
+        with perfetto_ui.opened(chromium, out) as ui:
+            assert ui.problems() == []
+            assert _slices_in(ui) == _slices_of(trace)
+            assert ui.rows("SELECT sum(dur) FROM slice WHERE dur > 0") == _sql(
+                trace, f"SELECT sum(dur_ns)::BIGINT FROM event WHERE {SHOWN}"
+            )
+            assert _arrows_in(ui) == _arrows_of(trace)
+            for table, column, name in [
+                ("memory_curve", "allocated_bytes", "allocated bytes"),
+                ("reserved_curve", "reserved_bytes", "reserved bytes"),
+            ]:
+                assert _counter_in(ui, name) == [
+                    (ts_ns, float(value))
+                    for ts_ns, value in _sql(trace, f"SELECT ts_ns, {column} FROM {table} ORDER BY ts_ns, {column}")
+                ]
+            assert _counter_in(ui, "queue depth") == _sql(
+                trace, "SELECT ts_ns, value FROM counter_value WHERE isfinite(value) ORDER BY ts_ns, value"
+            )
+
+
+def test_the_tracks_have_the_names_and_ids_of_processes_threads_devices_and_streams(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    with open_trace(awkward(tmp_path / "run.duckdb")) as trace:
+        out = export(trace, tmp_path / "run.pftrace")
+    with perfetto_ui.opened(chromium, out) as ui:
+        threads = ui.rows(
+            "SELECT pid, tid, thread.name FROM thread JOIN process USING (upid) WHERE tid IN (7, 8) ORDER BY pid, tid"
+        )
+        assert threads == [(101, 7, "python"), (101, 8, "python")]
+        assert ui.rows("SELECT pid FROM process WHERE name = 'rank 1'") == [(101,)]
+        names = [name for (name,) in ui.rows("SELECT name FROM track WHERE parent_id IS NULL ORDER BY name")]
+        assert "rank 2 · 100 · rank 2 · host container" in names
+        streams = ui.rows(
+            "SELECT d.name, s.name FROM track s JOIN track d ON s.parent_id = d.id WHERE s.name LIKE 'stream 1 · compute' ORDER BY d.name"
+        )
+        assert streams == [(f"ral:{rank} · sim · Sim", "stream 1 · compute") for rank in range(5)]
+
+
+def _sql(trace: Trace, query: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in trace.sql(query).fetchall()]
+
+
+def _slices_in(ui: perfetto_ui.PerfettoUi) -> list[tuple[object, ...]]:
+    return ui.rows("""
+        SELECT extract_arg(arg_set_id, 'debug.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END, name, category,
+               extract_arg(arg_set_id, 'debug.correlation'), extract_arg(arg_set_id, 'debug.bytes'), extract_arg(arg_set_id, 'debug.reason')
+        FROM slice ORDER BY event""")
+
+
+def _slices_of(trace: Trace) -> list[tuple[object, ...]]:
+    return _sql(
+        trace,
+        f"""
+        SELECT id, ts_ns, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END, coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
+               correlation, bytes, args->>'reason'
+        FROM event WHERE {SHOWN} ORDER BY id""",
+    )
+
+
+def _arrows_in(ui: perfetto_ui.PerfettoUi) -> list[tuple[object, ...]]:
+    return ui.rows("""
+        SELECT extract_arg(a.arg_set_id, 'debug.event') AS origin, extract_arg(b.arg_set_id, 'debug.event') AS target
+        FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in ORDER BY origin, target""")
+
+
+def _arrows_of(trace: Trace) -> list[tuple[object, ...]]:
+    return _sql(trace, """
+        SELECT from_event, to_event FROM flow UNION ALL
+        SELECT op.id, launch.id FROM event launch JOIN event op ON op.id = launch.parent WHERE launch.kind = 'launch' AND op.kind = 'op'
+        ORDER BY ALL""")  # fmt: skip
+
+
+def _counter_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[tuple[object, ...]]:
+    """Values are float64 in Perfetto; JavaScript writes a large one without a point, which Python takes for an integer."""
+    found = ui.rows(f"""
+        SELECT counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
+        WHERE counter_track.name = '{name}' ORDER BY ts, value""")
+    return [(ts_ns, float(value)) for ts_ns, value in found]
