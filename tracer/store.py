@@ -37,6 +37,8 @@ class TraceBuilder:
         schema.create(self.connection, STAGING)
         self.connection.execute(derive.MEMORY_CHANGE)
         self._next_id = dict.fromkeys(TABLES, 0)
+        self.derived = False
+        """The rows come from a finished trace, and hold all that `derive` would add. Set by an importer of whole traces."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +81,8 @@ class TraceBuilder:
 
     def finish(self) -> Path:
         """Derives what follows from the events, writes the file, and gives it its final name."""
-        derive.derive(self.connection)
+        if not self.derived:
+            derive.derive(self.connection)
         self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         partial = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
         try:

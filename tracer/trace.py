@@ -23,20 +23,21 @@ OTHER = "other"
 class Trace:
     """An open trace: read-only SQL over its tables and views.
 
-    `connection` is locked: no other files, no settings. `export_folder` is the only place where COPY may write.
+    `connection` is locked: no other files, no settings. `export_folder`, private to this trace and empty, is the only place where COPY may write:
+    a view of an untrusted trace could read whatever else were allowed.
     """
 
-    def __init__(
-        self, path: Path, *, other: Path | None = None, export_folder: Path | None = None, show_as: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, other: Path | None = None, show_as: Path | None = None) -> None:
         self.path = show_as or path
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
+        self.export_folder = Path(self._spill.name) / "export"
+        self.export_folder.mkdir(mode=0o700)
         self.connection = duckdb.connect(":memory:")
         try:
             self._attach(path, "trace", self.path)
             if other is not None:
                 self._attach(other, OTHER, other)
-            self._lock(export_folder)
+            self._lock()
         except BaseException:
             self.close()
             raise
@@ -60,13 +61,12 @@ class Trace:
             )
             raise InputRefused(name, f"has schema version {found}, and this ral-trace reads {SCHEMA_VERSION}", remedy)
 
-    def _lock(self, export_folder: Path | None) -> None:
-        allowed = "[]" if export_folder is None else f"[{_text(str(export_folder.resolve()))}]"
+    def _lock(self) -> None:
         for setting in [
             "USE trace",
             f"SET memory_limit = '{MEMORY_LIMIT}'",
             f"SET temp_directory = {_text(self._spill.name)}",
-            f"SET allowed_directories = {allowed}",
+            f"SET allowed_directories = [{_text(str(self.export_folder.resolve()))}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
         ]:
@@ -105,7 +105,7 @@ class Trace:
         self.close()
 
 
-def open_trace(path: Path | str, *, other: Path | str | None = None, export_folder: Path | str | None = None) -> Trace:
+def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     """Opens a trace (and, to compare, a second one as catalog `other`).
 
     Takes a .duckdb file; any other format that an importer knows is imported into a temporary trace first. Raises InputRefused with the file, the
@@ -120,7 +120,6 @@ def open_trace(path: Path | str, *, other: Path | str | None = None, export_fold
         return Trace(
             first,
             other=None if other is None else Path(other),
-            export_folder=None if export_folder is None else Path(export_folder),
             show_as=path,
         )
 
