@@ -25,12 +25,13 @@
 
   const layout = (more) => ({
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 },
-    margin: { l: 130, r: 16, t: 12, b: 40 }, hovermode: "closest", dragmode: "zoom",
+    modebar: { bgcolor: "transparent", color: colour("--soft"), activecolor: colour("--accent") }, hovermode: "closest", dragmode: "zoom",
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink"), size: 12 }, align: "left" },
     ...more,
   });
 
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], showTips: false };
+  // The buttons are named one by one: Plotly's own set has one that sends the data to a server.
+  const config = { displaylogo: false, responsive: true, showTips: false, plotlyServerURL: "", modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
   const timeAxis = (more) => ({ ...axis(), title: { text: "time since the first event", font: { color: colour("--soft"), size: 11 } }, ...more });
 
@@ -103,7 +104,7 @@
       const at = found.y.reduce((best, bytes, i) => (bytes > found.y[best] ? i : best), 0);
       return {
         x: found.x[at] * scale[0], y: found.y[at] / 1048576, text: `peak ${(found.y[at] / 1048576).toPrecision(3)} MiB`, showarrow: true, arrowhead: 0,
-        ax: 0, ay: -18, xanchor: found.x[at] > data.span * 0.9 ? "right" : found.x[at] < data.span * 0.1 ? "left" : "center", font: { color: found.colour, size: 11 }, arrowcolor: found.colour,
+        ax: 0, ay: -18, xanchor: found.x[at] > data.span * 0.9 ? "right" : found.x[at] < data.span * 0.1 ? "left" : "center", font: { color: found.colour, size: 11 }, arrowcolor: found.colour, bgcolor: colour("--card"), borderpad: 1,
       };
     });
     return Plotly.react(element, traces, layout({

@@ -1,0 +1,179 @@
+"""The report in the terminal and as JSON, and the command."""
+
+import io
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
+from rich.console import Console
+
+from ral_trace.analysis import ANALYSES
+from ral_trace.analysis.base import UNITS
+from ral_trace.analysis.command import html_path, report
+from ral_trace.analysis.report import html, terminal
+from ral_trace.analysis.report import json as report_json
+from ral_trace.analysis.report.sections import SHOWN, Report, collect
+from ral_trace.tracer.errors import NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.trace import open_trace
+from tests.analysis.cases import Case, hostile
+from tests.synthetic import training
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training(tmp_path_factory.mktemp("report") / "train.duckdb", launches=600, steps=20)
+
+
+@pytest.fixture(scope="module")
+def found(path: Path) -> Report:
+    with open_trace(path) as trace:
+        return collect(trace)
+
+
+def printed(found: Report, width: int) -> str:
+    out = io.StringIO()
+    terminal.render(found, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+def test_every_row_has_the_documented_columns(found: Report):
+    assert [name for name, section in found.sections.items() if section.rows] == [found.name for found in ANALYSES]
+    for section in found.sections.values():
+        columns = [column.name for column in section.analysis.columns]
+        assert all(list(row) == columns for row in section.rows), section.analysis.name
+        assert {column.unit for column in section.analysis.columns} <= set(UNITS)
+        assert set(SHOWN.get(section.analysis.name, "").split()) <= set(columns)
+
+
+def test_nothing_is_negative(found: Report):
+    for section in found.sections.values():
+        for row in section.rows:
+            assert not [column for column, value in row.items() if isinstance(value, (int, float)) and value < 0]
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 160])
+def test_the_terminal_report_fits(found: Report, width: int):
+    assert max(cell_len(line) for line in printed(found, width).splitlines()) <= width
+
+
+def test_the_terminal_report_begins_with_the_ledger(found: Report):
+    lines = printed(found, 100).splitlines()
+    written = found.rows("ledger")[0]["written"]
+    assert lines[0] == f"train.py (pid 4242): {written:,} written = {written - 7:,} received + 7 dropped + 0 lost · exited"
+    assert lines[1] == "! events dropped: the ring was full (7)"
+
+
+def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
+    text = printed(found, 160)
+    assert "aten::cumsum on ral:1" in text
+    for title in ("Devices", "Hotspots", "Fallbacks", "Peak memory", "Held at the peak", "Lifetimes of blocks", "Growth across steps", "Steps"):
+        assert f"\n{title} " in text
+    assert "… 5 more" in text  # of 20 steps
+
+
+@pytest.fixture(scope="module")
+def untrusted(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    with hostile().open(tmp_path_factory.mktemp("hostile")) as trace:
+        return collect(trace)
+
+
+def test_the_terminal_shows_names_verbatim(untrusted: Report):
+    text = printed(untrusted, 200)
+    assert "[red]not red[/red]" in text
+    assert "\\x1b[31mescape\\x1b[0m\\x0d\\x0a" in text
+    assert not {char for char in text if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in "\u202e\u2028"} - {"\n"}
+
+
+def test_json_is_ascii_and_complete(untrusted: Report):
+    text = report_json.render(untrusted)
+    assert text.isascii()
+    assert "\x1b" not in text
+    document = json.loads(text)
+    assert document["schema_version"] == report_json.SCHEMA_VERSION
+    assert list(document["analyses"]) == [found.name for found in ANALYSES]
+    assert "[red]not red[/red]" in {row["name"] for row in document["analyses"]["hotspots"]["rows"]}
+    for name, found in document["analyses"].items():
+        assert found["rows"] == untrusted.rows(name)
+
+
+def test_json_in_a_script_cannot_end_it():
+    text = str(html.script_json({"name": "</script><!--<script>&amp;\u2028"}))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"name": "</script><!--<script>&amp;\u2028"}
+
+
+def test_the_documentation_of_json_is_current():
+    assert (ROOT / "docs" / "report-json.md").read_text() == report_json.describe()
+
+
+def test_the_command_prints_tables(path: Path):
+    result = CliRunner().invoke(report, [str(path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.output.startswith("train.py (pid 4242): ")
+
+
+def test_the_command_prints_json_of_one_device(path: Path):
+    result = CliRunner().invoke(report, [str(path), "--json", "--device", "ral:1"], catch_exceptions=False)
+    document = json.loads(result.stdout)
+    assert document["device"] == "ral:1"
+    assert {row["device"] for row in document["analyses"]["hotspots"]["rows"]} == {"ral:1"}
+
+
+def test_an_unknown_device_is_refused_with_those_that_there_are(path: Path):
+    with pytest.raises(UsageError, match="ral:9.*ral:0, ral:1"):
+        CliRunner().invoke(report, [str(path), "--device", "ral:9"], catch_exceptions=False)
+
+
+def test_html_is_private_and_beside_the_trace(path: Path, found: Report):
+    result = CliRunner().invoke(report, [str(path), "--html"], catch_exceptions=False)
+    page = path.with_suffix(".html")
+    assert result.output.endswith(f"HTML report: {page}\n")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert page.stat().st_size < 6_000_000
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_html_goes_where_it_is_told(path: Path, tmp_path: Path):
+    target = tmp_path / "out.html"
+    result = CliRunner().invoke(report, [str(path), "--html", str(target), "--json"], catch_exceptions=False)
+    json.loads(result.stdout)
+    assert target.exists()
+    with pytest.raises(RalTraceError, match="could not be written"):
+        CliRunner().invoke(report, [str(path), "--html", str(tmp_path / "none" / "out.html")], catch_exceptions=False)
+
+
+def test_html_never_overwrites_a_trace():
+    assert html_path(Path("a/run.json.gz"), "") == Path("a/run.html")
+    with pytest.raises(UsageError, match=r"run\.duckdb --html"):
+        html_path(Path("run.duckdb"), "run.duckdb")
+
+
+def test_without_a_trace_the_newest_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(path.parent)
+    assert "train.duckdb" in CliRunner().invoke(report, [], catch_exceptions=False).output
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NothingRecorded):
+        CliRunner().invoke(report, [], catch_exceptions=False)
+
+
+def test_a_trace_without_anything_has_a_report(tmp_path: Path):
+    with Case().open(tmp_path) as trace:
+        empty = collect(trace)
+    assert "0 events" in printed(empty, 60)
+    assert json.loads(report_json.render(empty))["analyses"]["devices"]["rows"] == []
+    assert "No timed work was recorded" in html.render(empty)
+
+
+def test_a_program_without_devices_has_host_ops(tmp_path: Path):
+    case = Case()
+    case.event("op", "aten::mm", 0, 100)
+    with case.open(tmp_path) as trace:
+        found = collect(trace)
+    text = printed(found, 80)
+    assert "host\n  name      self" in text
+    assert "aten::mm" in html.render(found)
