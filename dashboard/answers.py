@@ -5,14 +5,21 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+import duckdb
+from ral_trace.analysis import Rows
+from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.trace import Trace
 
-Rows = list[dict[str, Any]]
-"""What every analysis returns. Shared by all requests: to be read, never changed."""
+
+class Closed(RalTraceError):
+    """The dashboard is ending: no analysis begins, and the one that ran was stopped."""
 
 
 class Answers:
-    """Asks analyses about one trace, for many threads. A DuckDB connection serves one thread at a time, so one analysis runs at a time."""
+    """Asks analyses about one trace, for many threads; one runs at a time, as a DuckDB connection serves one thread.
+
+    The rows that it gives are shared by all who ask: to be read, never changed.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -21,29 +28,28 @@ class Answers:
         self._closed = False
 
     def ask(self, analysis: Callable[..., Rows], **arguments: Any) -> Rows:
-        """`analysis(trace, **arguments)`. Pass only arguments whose possible values are few (a device of the trace, a fixed choice): all is kept."""
+        """`analysis(trace, **arguments)`. Pass only arguments that have few possible values: every answer is kept."""
         key = (analysis, *sorted(arguments.items()))
         if key not in self._known:
             with self._asking:
-                if key not in self._known and not self._closed:
-                    self._known[key] = analysis(self.trace, **arguments)
-        return self._known.get(key, [])
+                if key not in self._known:
+                    self._known[key] = self._run(analysis, arguments)
+        return self._known[key]
 
-    def prefetch(self, questions: list[Callable[[], object]]) -> None:
-        """Asks in the background what the other pages will ask, so that they open at once."""
-
-        def work() -> None:
-            for question in questions:
-                if self._closed:
-                    return
-                question()
-
-        threading.Thread(target=work, name="prefetch", daemon=True).start()
+    def _run(self, analysis: Callable[..., Rows], arguments: dict[str, Any]) -> Rows:
+        if self._closed:
+            raise Closed("the dashboard has ended")
+        try:
+            return analysis(self.trace, **arguments)
+        except duckdb.InterruptException as error:
+            raise Closed("the dashboard has ended") from error
 
     def close(self) -> None:
-        """Waits for the analysis that runs, and lets no other begin: the connection is about to be closed."""
+        """Stops the analysis that runs and lets no other begin, so that the trace can be closed."""
+        self._closed = True
+        self.trace.connection.interrupt()
         with self._asking:
-            self._closed = True
+            pass
 
     def __enter__(self) -> Self:
         return self

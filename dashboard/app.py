@@ -1,13 +1,15 @@
 """The Dash application: the shell around the pages, and the one way from a URL to what is shown."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Flask
-
 from ral_trace.dashboard.answers import Answers
+from ral_trace.dashboard.changes import changes
 from ral_trace.dashboard.gate import Gate
 from ral_trace.dashboard.pages import PAGES
 from ral_trace.dashboard.parts import ROW_FILTER, alert, link
@@ -16,18 +18,27 @@ from ral_trace.tracer.errors import RalTraceError
 
 _INDEX = """<!DOCTYPE html>
 <html lang="en">
-<head>{%metas%}<title>{%title%}</title><link rel="icon" href="data:,">{%css%}</head>
+<head>{%metas%}<title>{%title%}</title><link rel="icon" href="data:,">
+<link rel="preload" as="script" href="/_dash-component-suites/plotly/package_data/plotly.min.js">
+<link rel="preload" as="script" href="/_dash-component-suites/dash/dcc/async-graph.js">
+<link rel="preload" as="script" href="/_dash-component-suites/dash_ag_grid/async-community.js">
+{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
-_THEME = {"fontFamily": "system-ui, sans-serif", "fontFamilyMonospace": "ui-monospace, monospace", "primaryColor": "blue"}
+_THEME = {
+    "fontFamily": "system-ui, sans-serif",
+    "fontFamilyMonospace": "ui-monospace, monospace",
+    "primaryColor": "blue",
+}
 
 
 def make_app(answers: Answers, gate: Gate) -> Dash:
     """The application over one trace. Nothing that it serves, or lets the browser load, comes from elsewhere."""
     folder = Path(__file__).parent  # said outright: Flask cannot find the folder of a package in a namespace
+    server: Any = Flask("ral_trace.dashboard", root_path=str(folder), instance_path=str(folder), static_folder=None)
     app = Dash(
         "ral_trace.dashboard",
-        server=Flask("ral_trace.dashboard", root_path=str(folder), instance_path=str(folder), static_folder=None),
+        server=server,
         assets_folder=str(folder / "assets"),
         title="ral-trace",
         update_title="",
@@ -43,6 +54,18 @@ def make_app(answers: Answers, gate: Gate) -> Dash:
     _add_callbacks(app, answers)
     gate.guard(app.server, app.csp_hashes())
     return app
+
+
+def prefetch(answers: Answers) -> threading.Thread:
+    """Asks in the background what the pages will ask, so that they open at once."""
+
+    def render_all() -> None:
+        for page in PAGES:
+            _render(answers, View(page.path))
+
+    thread = threading.Thread(target=render_all, name="prefetch", daemon=True)
+    thread.start()
+    return thread
 
 
 def _shell(answers: Answers) -> Any:
@@ -63,7 +86,11 @@ def _shell(answers: Answers) -> Any:
     )
     page = html.Main(id="page", className="stack")
     return dmc.MantineProvider(
-        [dcc.Location(id="url", refresh="callback-nav"), html.Div([top, page], className="shell")],
+        [
+            dcc.Location(id="url", refresh="callback-nav"),
+            *[dcc.Store(id=name) for name in ("shown", "changes", "applied")],
+            html.Div([top, page], className="shell"),
+        ],
         theme=_THEME,
         defaultColorScheme="auto",
     )
@@ -71,8 +98,16 @@ def _shell(answers: Answers) -> Any:
 
 def _add_callbacks(app: Dash, answers: Answers) -> None:
     app.callback(
-        Output("page", "children"), Output("tabs", "children"), Input("url", "pathname"), Input("url", "search")
-    )(lambda path, query: _render(answers, View.of(path, query)))
+        Output("page", "children"),
+        Output("changes", "data"),
+        Output("tabs", "children"),
+        Output("shown", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        State("shown", "data"),
+    )(lambda path, query, shown: _show(answers, View.of(path, query), shown))
+    in_browser: Callable[..., object] = app.clientside_callback
+    in_browser(ClientsideFunction("ral_trace", "apply"), Output("applied", "data"), Input("changes", "data"))
     app.callback(
         Output("url", "href"),
         Input({"type": ROW_FILTER, "filter": ALL}, "cellClicked"),
@@ -82,18 +117,25 @@ def _add_callbacks(app: Dash, answers: Answers) -> None:
     )(_filter_by_row)
 
 
-def _render(answers: Answers, view: View) -> tuple[list[Any], list[Any]]:
-    """The page's components, and the tabs, whose links keep the filters."""
-    tabs = [
-        link(page.title, view.but(path=page.path), "page" if page.path == view.path else None) for page in PAGES
-    ]
+def _show(answers: Answers, view: View, shown: dict[str, Any] | None) -> tuple[Any, Any, list[Any], dict[str, Any]]:
+    """The page, or what changes in it; the tabs, whose links keep the filters; the view, which is `shown` next time."""
+    tabs = [link(page.title, view.but(path=page.path), "page" if page.path == view.path else None) for page in PAGES]
+    page = _render(answers, view)
+    before = View(**shown) if shown else None
+    differing = changes(_render(answers, before), page) if before and before.path == view.path else None
+    if differing is None:
+        return page, no_update, tabs, vars(view)
+    return no_update, differing, tabs, vars(view)
+
+
+def _render(answers: Answers, view: View) -> list[Any]:
     page = next((page for page in PAGES if page.path == view.path), None)
     if page is None:
-        return [alert("There is no such page", "Choose one above.")], tabs
+        return [alert("There is no such page", "Choose one above.")]
     try:
-        return page.render(answers, view), tabs
+        return page.render(answers, view)
     except RalTraceError as error:
-        return [alert("This page cannot be shown", str(error))], tabs
+        return [alert("This page cannot be shown", str(error))]
 
 
 def _filter_by_row(clicked: list[dict[str, Any] | None], path: str, query: str) -> Any:

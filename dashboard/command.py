@@ -5,7 +5,6 @@ import webbrowser
 from pathlib import Path
 
 import click
-
 from ral_trace.tracer.trace import newest_trace, open_trace
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -23,7 +22,7 @@ def dashboard(trace: Path | None, port: int, no_browser: bool) -> None:
     """
     # Imported here: `ral-trace --help` loads every command, and Dash takes half a second.
     from ral_trace.dashboard.answers import Answers
-    from ral_trace.dashboard.app import make_app
+    from ral_trace.dashboard.app import make_app, prefetch
     from ral_trace.dashboard.gate import Gate
     from ral_trace.dashboard.server import ADDRESS, bind, serve
 
@@ -31,8 +30,12 @@ def dashboard(trace: Path | None, port: int, no_browser: bool) -> None:
     gate = Gate()
     with open_trace(path) as opened, Answers(opened) as answers:
         server = bind(make_app(answers, gate).server, port)
-        url = f"http://{ADDRESS}:{server.port}/?token="
-        click.echo(f"{path}: {url}{gate.token}\nCtrl-C ends it.")
-        if not no_browser and any(name in os.environ for name in _SCREENS):
-            webbrowser.open(url + gate.single_use())
-        serve(server)
+
+        def announce() -> None:
+            url = f"http://{ADDRESS}:{server.port}/?token="
+            click.echo(f"{path}: {url}{gate.token}\nCtrl-C ends it.")
+            prefetch(answers)
+            if not no_browser and any(name in os.environ for name in _SCREENS):
+                webbrowser.open(url + gate.single_use())
+
+        serve(server, announce)

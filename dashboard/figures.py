@@ -1,9 +1,12 @@
-"""Plotly figures, as plain dictionaries. Plotly reads a little HTML in every label, so that text out of a trace goes through `escaped` first."""
+"""Plotly figures, as plain dictionaries.
 
+Plotly reads a little HTML in every label, so that text out of a trace goes through `escaped` first.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 from dash import dcc
-
 from ral_trace.analysis import Rows
 from ral_trace.dashboard import units
 
@@ -34,45 +37,46 @@ def label(text: str | None) -> str:
 def graph(name: str, figure: dict[str, Any]) -> Any:
     """The component that shows a figure."""
     layout = figure["layout"]
-    config = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "responsive": True}
+    config: Any = {
+        "displaylogo": False,
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+        "responsive": True,
+    }
     return dcc.Graph(
         id=name, figure=figure, className="figure", config=config, style={"height": f"{layout['height']}px"}
     )
 
 
-def hot_names(rows: Rows, colours: dict[str, str]) -> dict[str, Any]:
-    """Bars: the hottest names of `rows` (hotspots), stacked by device."""
-    total: dict[str, int] = {}
+def named_bars(rows: Rows, name: str, value: str, colours: dict[str, str]) -> dict[str, Any]:
+    """Bars: the rows' largest names, stacked by device. `value` is a column of nanoseconds or of bytes."""
+    total: dict[str | None, int] = {}
     for row in rows:
-        total[row["name"]] = total.get(row["name"], 0) + (row["total_ns"] or 0)
-    names = sorted(total, key=lambda name: (-total[name], str(name)))[:NAMES_SHOWN]
-    place = {name: position for position, name in enumerate(names)}
-    traces = []
+        total[row[name]] = total.get(row[name], 0) + (row[value] or 0)
+    names = sorted(total, key=lambda key: (-total[key], str(key)))[:NAMES_SHOWN]
+    place = {key: position for position, key in enumerate(names)}
+    scale, axis, written = _scale(value, max(total.values(), default=0))
+    traces: list[dict[str, Any]] = []
     for device in dict.fromkeys(row["device"] for row in rows):
-        shown = [row for row in rows if row["device"] == device and row["name"] in place]
+        shown = [row for row in rows if row["device"] == device and row[name] in place]
         traces.append(
             {
                 "type": "bar",
                 "orientation": "h",
                 "name": escaped(device),
                 "marker": {"color": colours.get(device, COLOURS[-1])},
-                "x": [(row["total_ns"] or 0) / 1e9 for row in shown],
-                "y": [place[row["name"]] for row in shown],
-                "hovertext": [
-                    f"{escaped(row['name'])}<br>{escaped(device)}: {units.duration(row['total_ns'])} in {units.count(row['count'])} calls"
-                    for row in shown
-                ],
+                "x": [(row[value] or 0) / scale for row in shown],
+                "y": [place[row[name]] for row in shown],
+                "hovertext": [f"{escaped(row[name])}<br>{escaped(device)}: {written(row[value])}" for row in shown],
                 "hoverinfo": "text",
             }
         )
-    layout = _layout(90 + 24 * len(names), legend=len(traces) > 1)
-    layout["barmode"] = "stack"
-    layout["bargap"] = 0.28
-    layout["xaxis"] |= {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
+    layout = _layout(70 + 24 * max(len(names), 3), legend=len(traces) > 1)
+    layout |= {"barmode": "stack", "bargap": 0.28}
+    layout["xaxis"] |= axis
     layout["yaxis"] |= {
         "tickvals": list(range(len(names))),
-        "ticktext": [label(name) for name in names],
-        "range": [len(names) - 0.5, -0.5],
+        "ticktext": [label(key) for key in names],
+        "range": [max(len(names), 3) - 0.5, -0.5],
         "showgrid": False,
         "fixedrange": True,
     }
@@ -81,7 +85,7 @@ def hot_names(rows: Rows, colours: dict[str, str]) -> dict[str, Any]:
 
 def step_times(rows: Rows) -> dict[str, Any]:
     """Bars: how long each step took (steps), a colour a process; of many steps the slowest of each stretch."""
-    traces = []
+    traces: list[dict[str, Any]] = []
     for process in dict.fromkeys(row["process"] for row in rows):
         timed = [row for row in rows if row["process"] == process and row["dur_ns"] is not None]
         shown = _slowest(timed)
@@ -144,7 +148,8 @@ def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns:
                 "x": [(peak["at_ns"] - started_ns) / 1e9],
                 "y": [peak["peak_bytes"] / scale],
                 "hovertext": [
-                    f"{escaped(device)}: peak of {units.size(peak['peak_bytes'])}, {units.count(peak['live_blocks'])} blocks"
+                    f"{escaped(device)}: peak of {units.size(peak['peak_bytes'])} "
+                    f"in {units.count(peak['live_blocks'])} blocks"
                 ],
                 "hoverinfo": "text",
             }
@@ -153,6 +158,14 @@ def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns:
     layout["xaxis"] |= {"ticksuffix": " s"}
     layout["yaxis"] |= {"ticksuffix": f" {unit}", "rangemode": "tozero"}
     return {"data": traces, "layout": layout}
+
+
+def _scale(column: str, largest: float) -> tuple[float, dict[str, Any], Callable[[float | None], str]]:
+    """What to divide a column's values by, how their axis is written, and how one of them is."""
+    if column.endswith("_ns"):
+        return 1e9, {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}, units.duration
+    scale, unit = units.byte_scale(largest)
+    return scale, {"ticksuffix": f" {unit}", "rangemode": "tozero"}, units.size
 
 
 def _slowest(steps: Rows) -> Rows:
@@ -165,7 +178,7 @@ def _slowest(steps: Rows) -> Rows:
 
 def _layout(height: int, *, legend: bool) -> dict[str, Any]:
     """What all figures share. Their colours are the style sheet's, so that they follow the colour scheme."""
-    axis = {"automargin": True, "zeroline": False}
+    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
     return {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": 34 if legend else 8, "b": 8},
@@ -173,7 +186,7 @@ def _layout(height: int, *, legend: bool) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12},
         "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal"},
         "hoverlabel": {"align": "left", "namelength": -1},
         "xaxis": dict(axis),
         "yaxis": dict(axis),

@@ -1,7 +1,7 @@
 """Who may talk to the dashboard: its Host check, its token, and the headers that every answer carries.
 
-The server listens on 127.0.0.1, and that is not enough: any web page the person visits can send requests there (by a DNS name that it rebinds to
-127.0.0.1, or blindly), and so can every other user of the machine.
+The server listens on 127.0.0.1, and that is not enough: any web page the person visits can send requests there (by a
+DNS name that it rebinds to 127.0.0.1, or blindly), and so can every other user of the machine.
 """
 
 import hmac
@@ -24,8 +24,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-# A page that moves on by itself, instead of a redirect: browsers withhold a SameSite=Strict cookie from a redirect that began on another site, and
-# a link in a web-based terminal does.
+# A page that moves on by itself, instead of a redirect: browsers withhold a SameSite=Strict cookie from a redirect that
+# began on another site, and a link in a web-based terminal does.
 _MOVE_ON = (
     '<!DOCTYPE html><html><head><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={url}">'
     "<title>ral-trace</title></head><body></body></html>"
@@ -40,13 +40,13 @@ class Gate:
         self._single_use: set[str] = set()
 
     def single_use(self) -> str:
-        """A token that opens once. A browser is started with its URL as an argument, and other users can read arguments."""
+        """A token that opens once. A browser is started with a URL as its argument, and others can read arguments."""
         token = secrets.token_urlsafe(32)
         self._single_use.add(token)
         return token
 
     def guard(self, server: Flask, script_hashes: Sequence[str]) -> None:
-        """Puts the checks before, and the headers after, every request of `server`. `script_hashes` are its inline scripts."""
+        """Puts checks before, and headers after, every request of `server`; `script_hashes` are its inline scripts."""
         policy = _content_security_policy(script_hashes)
 
         def check() -> Response | None:

@@ -1,17 +1,31 @@
-"""AG Grids over the rows of an analysis. What a trace says is shown as text: no cell is HTML, Markdown or code."""
+"""AG Grids and plain tables over the rows of an analysis. A trace's text is shown as text: no HTML, Markdown or code."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import dash_ag_grid as dag
 from dash import html
-
 from ral_trace.analysis import Analysis, Column, Rows
+from ral_trace.dashboard import units
 
 FORMATTERS = {"ns": "duration", "time": "duration", "bytes": "bytes", "percent": "percent", "count": "count"}
 """Unit of a column -> function of assets/dashAgGridFunctions.js."""
 
-_WIDTHS = {"text": 150, "ns": 100, "time": 100, "bytes": 105, "percent": 90, "count": 105, "id": 85}
+_WIDTHS = {
+    "text": 120,
+    "ns": 84,
+    "time": 84,
+    "bytes": 88,
+    "percent": 76,
+    "count": 84,
+    "id": 70,
+    "device": 84,
+    "vendor": 84,
+}
+"""Least width by unit, or by name."""
+_FLEX = {"name": 5, "op": 5, "routed": 5, "reason": 5}
+"""Share of the width that is left; 2 for the others."""
+
 _ROWS_SHOWN = 14
 _ROW_HEIGHT = 34
 
@@ -28,12 +42,12 @@ def grid(
 ) -> Any:
     """A grid of `rows`, with the analysis' columns but those in `without`.
 
-    Times are shown since `started_ns`: JavaScript's numbers cannot hold them otherwise. With `selectable_by`, a column whose values differ, rows can
-    be clicked, and `selected` is the one that is.
+    Times are shown since `started_ns`: JavaScript's numbers cannot hold them otherwise. With `selectable_by`, a column
+    whose values differ, rows can be clicked, and `selected` is the one that is.
     """
     if not rows:
-        return html.P("Nothing of this kind in what is chosen.", className="about")
-    columns = [column for column in analysis.columns if column.name not in without]
+        return html.P("None in what is chosen.", className="none")
+    columns = _shown(analysis, rows, without)
     clickable = {
         "className": "grid clickable",
         "getRowId": f"params.data.{selectable_by}",
@@ -41,10 +55,9 @@ def grid(
     }
     return dag.AgGrid(
         id=name,
-        columnDefs=[_definition(column) for column in columns],
+        columnDefs=[_definition(column, title(column.name, analysis)) for column in columns],
         rowData=[{column.name: _value(row[column.name], column, started_ns) for column in columns} for row in rows],
         defaultColDef={"sortable": True, "resizable": True, "filter": True, "suppressHeaderMenuButton": True},
-        columnSize="responsiveSizeToFit",
         dashGridOptions={
             "rowHeight": _ROW_HEIGHT,
             "headerHeight": _ROW_HEIGHT,
@@ -58,26 +71,73 @@ def grid(
     )
 
 
-def title(column: str) -> str:
-    """A column's name as a heading: its unit is said by each value."""
-    words = column.replace("percent_of_", "% of ").removesuffix("_ns").removesuffix("_bytes")
-    words = words.replace("_percent", " %").replace("_", " ")
-    return "%" if words == "percent" else words[:1].upper() + words[1:]
+def table(
+    name: str, analysis: Analysis, rows: Rows, *, without: Sequence[str] = (), started_ns: int | None = None
+) -> Any:
+    """A plain table, for a few rows: it takes a fraction of a grid's time to draw."""
+    columns = _shown(analysis, rows, without)
+    head = [html.Th(title(column.name, analysis), title=column.about, className=_side(column)) for column in columns]
+    body = [
+        html.Tr(
+            [
+                html.Td(_written(_value(row[column.name], column, started_ns), column), className=_side(column))
+                for column in columns
+            ]
+        )
+        for row in rows
+    ]
+    return html.Div(html.Table([html.Thead(html.Tr(head)), html.Tbody(body)]), id=name, className="table")
 
 
-def _definition(column: Column) -> dict[str, Any]:
+def title(column: str, analysis: Analysis) -> str:
+    """A column as a heading. Each value says its unit; the heading does where another column has the same name."""
+    names = {other.name for other in analysis.columns}
+    words = column.removesuffix("_ns").removesuffix("_bytes").replace("percent_of_", "% of ").replace("_percent", " %")
+    if words != column and {words, words + "s"} & names:
+        words += " time" if column.endswith("_ns") else " size"
+    words = "%" if words == "percent" else words.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _shown(analysis: Analysis, rows: Rows, without: Sequence[str]) -> list[Column]:
+    """The analysis' columns, but those in `without` and those that are unknown in every row."""
+    return [
+        column
+        for column in analysis.columns
+        if column.name not in without and any(row[column.name] is not None for row in rows)
+    ]
+
+
+def _definition(column: Column, heading: str) -> dict[str, Any]:
     definition: dict[str, Any] = {
         "field": column.name,
-        "headerName": title(column.name),
+        "headerName": heading,
         "headerTooltip": column.about,
-        "minWidth": _WIDTHS[column.unit],
+        "flex": _FLEX.get(column.name, 2),
+        "minWidth": _WIDTHS.get(column.name) or max(_WIDTHS[column.unit], 32 + 7 * len(heading)),
     }
     if column.unit == "text":
-        return definition | {"cellDataType": "text", "tooltipField": column.name, "flex": 1}
+        return definition | {"cellDataType": "text", "tooltipField": column.name}
     definition |= {"cellDataType": "number", "type": "rightAligned"}
     if column.unit in FORMATTERS:
         definition["valueFormatter"] = {"function": f"{FORMATTERS[column.unit]}(params.value)"}
     return definition
+
+
+def _side(column: Column) -> str:
+    return "" if column.unit == "text" else "number"
+
+
+def _written(value: Any, column: Column) -> str:
+    if column.unit in ("ns", "time"):
+        return units.duration(value)
+    if column.unit == "bytes":
+        return units.size(value)
+    if column.unit == "percent":
+        return units.percent(value)
+    if column.unit == "count":
+        return units.count(value)
+    return "" if value is None else str(value)
 
 
 def _value(value: Any, column: Column, started_ns: int | None) -> Any:

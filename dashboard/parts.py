@@ -4,7 +4,6 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import html
-
 from ral_trace.analysis import Rows
 from ral_trace.analysis.summary import devices, summary
 from ral_trace.dashboard.answers import Answers
@@ -14,9 +13,11 @@ from ral_trace.dashboard.view import View
 ROW_FILTER = "row-filter"
 """The type of the id of a grid whose rows filter: {"type": ROW_FILTER, "filter": name of the View's field}."""
 
+_ALL: dict[str | None, str] = {None: "all"}
+
 
 def link(text: str, view: View, current: str | None = None) -> Any:
-    """A link to another view, without loading the document again. `current` is its aria-current, where it leads to what is shown."""
+    """A link to another view, without loading the document again. `current`: its aria-current, if it leads here."""
     marks = {"aria-current": current} if current else {}
     return dmc.Anchor(text, href=view.url(), refresh=False, underline="never", **marks)
 
@@ -28,7 +29,8 @@ def alert(title: str, text: str) -> Any:
 
 def panel(title: str, about: str, *children: Any) -> Any:
     """A titled box. `about` says what the numbers in it mean."""
-    return html.Section([html.H2(title), html.P(about, className="about"), *children], className="panel")
+    contents = [html.H2(title), html.P(about, className="about"), *children]
+    return html.Section(contents, className="panel", id="panel-" + title.lower().replace(" ", "-"))
 
 
 def fact(name: str, value: str, tone: str = "") -> Any:
@@ -58,36 +60,32 @@ def known(answers: Answers, view: View, *also: str) -> View:
 def chosen(answers: Answers, view: View, rows: Rows) -> Rows:
     """The rows of an analysis by device that pass the view's filters."""
     names = {row["device"] for row in answers.ask(devices) if view.vendor is None or row["vendor"] == view.vendor}
-    return [
-        row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names)
-    ]
+    return [row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names)]
 
 
-def filter_by(name: str, view: View, field: str, values: dict[str | None, str]) -> Any:
-    """A row of links, one a value of the view's `field`; `values` maps a value to its text."""
+def filters(*rows: Any) -> Any:
+    """Rows of links, one a filter."""
+    return html.Div([row for row in rows if row is not None], className="filters", id="filters")
+
+
+def filter_by(name: str, view: View, values: dict[str | None, str], field: str, **changes: str | None) -> Any:
+    """A row of links, one a value of the view's `field`, with its text; `changes` is what each changes besides."""
     links = [
-        link(text, view.but(**{field: value}), "true" if getattr(view, field) == value else None)
+        link(text, view.but(**{field: value}, **changes), "true" if getattr(view, field) == value else None)
         for value, text in values.items()
     ]
     return html.Div([html.Span(name), *links], className="filter")
 
 
-def device_filters(answers: Answers, view: View, also: dict[str | None, str] | None = None) -> list[Any]:
-    """The filters by vendor and by device. Choosing a vendor takes away the choice of a device, which may be another vendor's."""
-    there = answers.ask(devices)
-    vendors = list(dict.fromkeys(row["vendor"] for row in there if row["vendor"]))
-    of_vendor = [row["device"] for row in there if view.vendor is None or row["vendor"] == view.vendor]
-    filters = []
-    if len(vendors) > 1:
-        every: dict[str | None, str] = {None: "all"}
-        filters.append(_vendors(view, every | {vendor: vendor for vendor in vendors}))
-    filters.append(filter_by("Device", view, "device", {None: "all"} | {name: name for name in of_vendor} | (also or {})))
-    return filters
+def by_vendor(answers: Answers, view: View) -> Any:
+    """The filter by vendor; None where there is one. It takes the choice of a device away: that may be another's."""
+    vendors = list(dict.fromkeys(row["vendor"] for row in answers.ask(devices) if row["vendor"]))
+    if len(vendors) < 2:
+        return None
+    return filter_by("Vendor", view, _ALL | {vendor: vendor for vendor in vendors}, "vendor", device=None)
 
 
-def _vendors(view: View, values: dict[str | None, str]) -> Any:
-    links = [
-        link(text, view.but(vendor=vendor, device=None), "true" if view.vendor == vendor else None)
-        for vendor, text in values.items()
-    ]
-    return html.Div([html.Span("Vendor"), *links], className="filter")
+def by_device(answers: Answers, view: View, also: dict[str | None, str] | None = None) -> Any:
+    """The filter by device. `also` are further values and their texts."""
+    names = [row["device"] for row in answers.ask(devices) if view.vendor is None or row["vendor"] == view.vendor]
+    return filter_by("Device", view, _ALL | {name: name for name in names} | (also or {}), "device")

@@ -2,12 +2,12 @@
 
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 from flask import Flask
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
-
 from ral_trace.tracer.errors import RalTraceError
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 ADDRESS = "127.0.0.1"
 
@@ -34,15 +34,14 @@ def bind(application: Flask, port: int) -> BaseWSGIServer:
         except OSError as error:
             remedy = "give another one with --port, or leave it out for a free one"
             raise PortTaken(f"port {port}: {str(error.strerror).lower()}; {remedy}") from error
-        return make_server(
-            ADDRESS, port, application, threaded=True, request_handler=_Quiet, fd=listening.fileno()
-        )
+        return make_server(ADDRESS, port, application, threaded=True, request_handler=_Quiet, fd=listening.fileno())
 
 
-def serve(server: BaseWSGIServer) -> None:
-    """Answers until Ctrl-C (or SIGTERM, so that the trace is closed and its spill folder removed)."""
+def serve(server: BaseWSGIServer, ready: Callable[[], None]) -> None:
+    """Calls `ready`, then answers until Ctrl-C, or SIGTERM: the trace must be closed and its spill folder removed."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
+        ready()
         server.serve_forever()
     except KeyboardInterrupt:
         pass

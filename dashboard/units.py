@@ -1,4 +1,7 @@
-"""How numbers are written where Python writes them; assets/dashAgGridFunctions.js writes those in the grids the same way (a browser test compares)."""
+"""How numbers are written where Python writes them.
+
+assets/dashAgGridFunctions.js writes those in the grids the same way; a browser test compares the two.
+"""
 
 NO_VALUE = "–"
 
@@ -16,6 +19,11 @@ def size(size_bytes: float | None) -> str:
 def count(number: int | None) -> str:
     """1,011,532."""
     return NO_VALUE if number is None else f"{number:,}"
+
+
+def percent(value: float | None) -> str:
+    """31.8 %."""
+    return NO_VALUE if value is None else f"{value:.1f} %"
 
 
 def byte_scale(largest: float) -> tuple[int, str]:

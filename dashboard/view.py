@@ -1,4 +1,4 @@
-"""What a person looks at: the page and its filters. It is the URL, and nothing else is: opening a URL gives the same view."""
+"""What a person looks at: the page and its filters. It is all in the URL: opening it gives the same view."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -16,7 +16,7 @@ class View:
 
     @classmethod
     def of(cls, path: str | None, query: str | None) -> Self:
-        """The view that a URL names. What it does not know it leaves out: the query is anybody's text, and pages check the values."""
+        """The view that a URL names, without what is no filter. The query is anybody's text: pages check the values."""
         known = {field.name for field in fields(cls)} - {"path"}
         given = {name: value for name, value in parse_qsl((query or "").removeprefix("?")) if name in known}
         return cls(path=path or "/", **given)

@@ -10,7 +10,7 @@ from ral_trace.dashboard.view import View
 
 @dataclass(frozen=True)
 class Page:
-    """One page. `render` gives its components for a view; all it shows comes from the answers and the view, so that a URL says it all."""
+    """One page. `render` gives its components, which depend on the answers and the view alone."""
 
     path: str
     title: str

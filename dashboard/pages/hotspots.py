@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from dash import html
-
 from ral_trace.analysis.hotspots import HOST, HOTSPOTS, KERNELS
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.grids import grid
 from ral_trace.dashboard.pages.base import Page
-from ral_trace.dashboard.parts import chosen, colours, device_filters, filter_by, known, panel
+from ral_trace.dashboard.parts import by_device, by_vendor, chosen, colours, filter_by, filters, known, panel
 from ral_trace.dashboard.view import View
 
 NAMES_A_DEVICE = 1000
@@ -28,12 +26,17 @@ def render(answers: Answers, view: View) -> list[Any]:
     else:
         rows = answers.ask(analysis.run, limit=NAMES_A_DEVICE)
         rows = chosen(answers, view, rows) if colours(answers) else rows
-    filters = [*device_filters(answers, view, {HOST: "host (ops)"}), filter_by("By", view, "by", _BY)]
     return [
-        html.Div(filters, className="filters"),
-        panel("Hottest", "The time of the hottest names, by device.", figures.graph("hot-names", figures.hot_names(rows, colours(answers))))
-        if rows
-        else html.Div(),
+        filters(
+            by_vendor(answers, view),
+            by_device(answers, view, {HOST: "host (ops)"}),
+            filter_by("By", view, _BY, "by"),
+        ),
+        panel(
+            "Hottest",
+            "The time of the hottest names.",
+            figures.graph("hot-names", figures.named_bars(rows, "name", "total_ns", colours(answers))),
+        ),
         panel(
             analysis.title,
             analysis.about,

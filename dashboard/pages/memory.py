@@ -3,13 +3,12 @@
 from typing import Any
 
 from dash import html
-
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers
-from ral_trace.dashboard.grids import grid
+from ral_trace.dashboard.grids import grid, table
 from ral_trace.dashboard.pages.base import Page
-from ral_trace.dashboard.parts import chosen, colours, device_filters, known, panel, started_ns
+from ral_trace.dashboard.parts import by_device, by_vendor, chosen, colours, filters, known, panel, started_ns
 from ral_trace.dashboard.view import View
 
 
@@ -20,25 +19,24 @@ def render(answers: Answers, view: View) -> list[Any]:
     curve = chosen(answers, view, answers.ask(MEMORY_CURVE.run))
     peaks = chosen(answers, view, answers.ask(MEMORY_PEAK.run))
     drawn = figures.memory_curves(curve, peaks, colours(answers), begin)
+    holders = chosen(answers, view, answers.ask(PEAK_HOLDERS.run))
+    held = figures.named_bars(holders, "op", "bytes", colours(answers))
     return [
-        html.Div(device_filters(answers, view), className="filters"),
+        filters(by_vendor(answers, view), by_device(answers, view)),
         panel(
             MEMORY_CURVE.title,
             MEMORY_CURVE.about,
             figures.graph("memory-curve", drawn) if curve else html.P("No allocation was recorded."),
-            grid("memory-peak", MEMORY_PEAK, peaks, started_ns=begin),
+            table("memory-peak", MEMORY_PEAK, peaks, started_ns=begin),
         ),
-        html.Div(
-            [
-                panel(
-                    PEAK_HOLDERS.title,
-                    PEAK_HOLDERS.about,
-                    grid("peak-holders", PEAK_HOLDERS, chosen(answers, view, answers.ask(PEAK_HOLDERS.run))),
-                ),
-                panel(GROWTH.title, GROWTH.about, grid("growth", GROWTH, chosen(answers, view, answers.ask(GROWTH.run)))),
-            ],
-            className="columns",
+        panel(
+            PEAK_HOLDERS.title,
+            PEAK_HOLDERS.about,
+            html.Div([figures.graph("held", held), grid("peak-holders", PEAK_HOLDERS, holders)], className="columns")
+            if holders
+            else html.P("No allocation was recorded."),
         ),
+        panel(GROWTH.title, GROWTH.about, grid("growth", GROWTH, chosen(answers, view, answers.ask(GROWTH.run)))),
         panel(
             LIFETIMES.title,
             LIFETIMES.about,

@@ -3,17 +3,16 @@
 from typing import Any
 
 from dash import html
-
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
 from ral_trace.dashboard import figures, units
 from ral_trace.dashboard.answers import Answers
-from ral_trace.dashboard.grids import grid
+from ral_trace.dashboard.grids import grid, table
 from ral_trace.dashboard.pages.base import Page
 from ral_trace.dashboard.pages.hotspots import NAMES_A_DEVICE
-from ral_trace.dashboard.parts import ROW_FILTER, chosen, colours, device_filters, fact, known, panel
+from ral_trace.dashboard.parts import ROW_FILTER, by_device, by_vendor, chosen, colours, fact, filters, known, panel
 from ral_trace.dashboard.view import View
 
 
@@ -37,21 +36,22 @@ def _ledger(answers: Answers) -> Any:
         tone = "" if name in ("written", "received") else "bad" if total else "good"
         facts.append(fact(name, units.count(total), tone))
     [about] = answers.ask(SUMMARY.run)
-    facts += [
+    holds = [
         fact("events in the trace", units.count(about["events"])),
         fact("from first to last", units.duration(about["span_ns"])),
         fact("processes", units.count(about["processes"])),
         fact("steps", units.count(about["steps"])),
     ]
-    details = [grid("ledger", LEDGER, rows, without=["process"])]
-    if quality:
-        details.append(html.P("Know this before you believe the numbers:", className="about warn"))
-        details.append(grid("quality", QUALITY, quality))
+    warnings = [
+        html.P("Know this before you believe the numbers:", className="warn"),
+        table("quality", QUALITY, quality),
+    ]
     return panel(
         "Ledger",
         LEDGER.about if live else "Not a live recording: no ledger says what may be missing.",
-        html.Div(facts, className="facts"),
-        *details,
+        html.Div([html.Div(group, className="facts") for group in (facts, holds) if group], className="facts groups"),
+        table("ledger", LEDGER, rows, without=["process"]),
+        *(warnings if quality else []),
     )
 
 
@@ -59,7 +59,7 @@ def _devices(answers: Answers, view: View) -> Any:
     return panel(
         "Devices",
         DEVICES.about + " Click a row to see one device only, here and on the other pages.",
-        html.Div(device_filters(answers, view), className="filters"),
+        filters(by_vendor(answers, view), by_device(answers, view)),
         grid(
             {"type": ROW_FILTER, "filter": "device"},
             DEVICES,
@@ -75,18 +75,19 @@ def _steps(answers: Answers) -> Any:
     about = "How long each training step took."
     if len(rows) > figures.BARS_SHOWN:
         about += " Of so many, the slowest of each stretch is shown."
-    shown = figures.graph("step-times", figures.step_times(rows)) if rows else html.P("No steps in this trace: mark them with ral_trace.tracer.step().")
-    return panel("Steps", about, shown)
+    none = html.P("No steps in this trace: mark them with ral_trace.tracer.step().")
+    return panel("Steps", about, figures.graph("step-times", figures.step_times(rows)) if rows else none)
 
 
 def _hottest(answers: Answers, view: View) -> Any:
     rows = chosen(answers, view, answers.ask(HOTSPOTS.run, limit=NAMES_A_DEVICE))
-    shown = figures.graph("hottest", figures.hot_names(rows, colours(answers))) if rows else html.P("No work on a device.")
-    return panel("Hottest ops", "Time of each op's kernels, copies and fallbacks.", shown)
+    bars = figures.named_bars(rows, "name", "total_ns", colours(answers))
+    return panel("Hottest ops", "Time of each op's kernels, copies and fallbacks.", figures.graph("hottest", bars))
 
 
 def _fallbacks(answers: Answers, view: View) -> Any:
-    return panel("Fallbacks", FALLBACKS.about, grid("fallbacks", FALLBACKS, chosen(answers, view, answers.ask(FALLBACKS.run))))
+    rows = chosen(answers, view, answers.ask(FALLBACKS.run))
+    return panel("Fallbacks", FALLBACKS.about, grid("fallbacks", FALLBACKS, rows))
 
 
 PAGE = Page("/", "Overview", render)
