@@ -26,7 +26,7 @@
   const layout = (more) => ({
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 },
     modebar: { bgcolor: "transparent", color: colour("--soft"), activecolor: colour("--accent") }, hovermode: "closest", dragmode: "zoom",
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink"), size: 12 }, align: "left" },
+    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 }, align: "left" },
     ...more,
   });
 
@@ -45,7 +45,7 @@
     lane.x.map((start, i) => {
       const name = verbatim(cut(lane.names[lane.name[i]], 80));
       const head = `<b>${verbatim(lane.device)}</b> ${lane.lane}, +${time(start)}`;
-      if (!lane.busy) return `${head}<br>${name}<br>${time(lane.width[i])}`;
+      if (!lane.busy) return `${head}<br>${name}` + (lane.lane === "allocs" ? "" : `<br>${time(lane.width[i])}`);
       const busy = lane.lane === "allocs" ? "" : `, ${lane.busy[i]} % busy`;
       return `${head}<br>${lane.count[i].toLocaleString("en")} in ${time(lane.width)}${busy}<br>mostly ${name}`;
     });

@@ -54,7 +54,8 @@ def _trust(report: Report) -> Iterator[RenderableType]:
 
 def _summary(report: Report) -> RenderableType:
     facts = report.summary
-    said = [f"{facts['events']:,} events" + (f" over {duration(facts['span_ns'])}" if facts["span_ns"] is not None else "")]
+    over = f" over {duration(facts['span_ns'])}" if facts["span_ns"] is not None else ""
+    said = [_number(facts["events"], "events") + over]
     said += [_number(facts[name], name) for name in ("processes", "devices", "steps")]
     if facts["invalid"]:
         said.append(f"{facts['invalid']:,} with impossible times, in no sum")

@@ -14,7 +14,7 @@ from ral_trace.analysis.units import UNKNOWN, human, plain
         (59_999_000_000, "ns", "60.0 s"),
         (125_000_000_000, "ns", "2 min 5 s"),
         (7_260_000_000_000, "ns", "2 h 1 min"),
-        (1023, "bytes", "1.00 KiB"),
+        (1023, "bytes", "1,023 B"),
         (1536, "bytes", "1.50 KiB"),
         (1 << 40, "bytes", "1.00 TiB"),
         (0.01, "percent", "<0.1 %"),
