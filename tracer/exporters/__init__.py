@@ -1,6 +1,7 @@
 """Writers of a trace in other formats. One file an exporter, chosen by the ending of the output's name.
 
-To add one: copy the shape of a neighbour, and add it to EXPORTERS. An output appears under its final name only when it is whole.
+To add one: copy the shape of a neighbour, and add it to EXPORTERS. An output appears under its final name only when it is
+whole.
 """
 
 import os
@@ -27,14 +28,14 @@ class Exporter(Protocol):
     """Of the output's name; empty: the output is a folder."""
 
     def write(self, trace: Trace, out: Path, window: Window) -> None:
-        """Writes the trace to `out`, a temporary name in the final folder. Raises RalTraceError, duckdb.Error, OSError."""
+        """Writes the trace to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
 
 
 EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
 
 
 def exporter_for(out: Path) -> Exporter:
-    """The exporter for an output's name. Raises UsageError when no exporter knows the ending; a name without ending is a folder (Parquet)."""
+    """The exporter for an output's name; a name without an ending is a folder (Parquet). Raises UsageError for an unknown ending."""
     for exporter in EXPORTERS:
         if any(out.name.endswith(ending) for ending in exporter.ENDINGS):
             return exporter
@@ -52,7 +53,7 @@ def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
     exporter = exporter_for(out)
     if out.is_dir() and (exporter.ENDINGS or any(out.iterdir())):
         raise UsageError(f"{out}: there is a folder of that name; choose another name, or remove it first")
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
     try:
         exporter.write(trace, partial, window or Window())
         partial.replace(out)

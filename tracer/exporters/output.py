@@ -77,6 +77,20 @@ def select(trace: Trace, window: Window) -> Selection:
     )
 
 
+def cut_note(selection: Selection) -> str:
+    """SQL to follow a SELECT of `quality`: a row that says which part was exported, because the ledger counts the whole recording."""
+    if selection.everything:
+        return ""
+    begin, end = (
+        edge if ns is None else f"{ns - selection.first_ns} ns after its first event"
+        for ns, edge in ((selection.from_ns, "its begin"), (selection.to_ns, "its end"))
+    )
+    what = f"only a part of the recording was exported, from {begin} to {end}: rows that were left out"
+    return (
+        f" UNION ALL SELECT NULL, NULL, '{what}', (SELECT count(*) FROM event WHERE NOT ({selection.events()})), NULL"
+    )
+
+
 def create_private(path: Path) -> IO[bytes]:
     """Creates a file that only its owner can read: a trace holds paths, command lines and source lines. Raises OSError."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import own_json
+from ral_trace.tracer.importers.opening import read_head
 from ral_trace.tracer.store import TraceBuilder
 
 HEAD_BYTES = 64 * 1024
@@ -39,9 +40,14 @@ def is_trace_file(path: Path) -> bool:
 
 
 def import_files(files: Sequence[Path], out: Path) -> Path:
-    """Reads files of any known format into one new trace at `out`. Raises InputRefused when a file is of no known format."""
+    """Reads files of any known format into one new trace at `out`. Raises InputRefused when a file is of no known format.
+
+    A whole trace of ours (`builder.derived`) stands alone: its ids and what was derived from it would not fit others.
+    """
     with TraceBuilder(out) as builder:
         for path in files:
+            if builder.derived:
+                raise InputRefused(path, "cannot be merged with a whole trace", "import the files one by one")
             _importer_of(path).read(path, builder)
         return builder.finish()
 
@@ -57,7 +63,7 @@ def as_trace_file(path: Path) -> Iterator[Path]:
 
 
 def _importer_of(path: Path) -> Importer:
-    head = own_json.read_head(path, HEAD_BYTES)
+    head = read_head(path, HEAD_BYTES)
     best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
     if best.sniff(head) == 0:
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)
