@@ -8,6 +8,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Flask
+from ral_trace.analysis.units import plain
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.changes import changes
 from ral_trace.dashboard.gate import Gate
@@ -50,7 +51,7 @@ def make_app(answers: Answers, gate: Gate) -> Dash:
         suppress_callback_exceptions=True,  # a page's grids exist only while it is shown
         add_log_handler=False,
     )
-    app.layout = _shell(answers)
+    app.layout = _shell(answers.trace.path)
     _add_callbacks(app, answers)
     gate.guard(app.server, app.csp_hashes())
     return app
@@ -68,12 +69,12 @@ def prefetch(answers: Answers) -> threading.Thread:
     return thread
 
 
-def _shell(answers: Answers) -> Any:
+def _shell(path: Path) -> Any:
     top = html.Header(
         [
             html.Div("ral-trace", className="brand"),
             html.Nav(id="tabs", className="tabs"),
-            html.Div(answers.trace.path.name, className="file", title=str(answers.trace.path)),
+            html.Div(plain(path.name), className="file", title=plain(str(path.resolve()))),
             dmc.ColorSchemeToggle(
                 lightIcon=html.Span(className="scheme-light"),
                 darkIcon=html.Span(className="scheme-dark"),

@@ -3,15 +3,17 @@
 Plotly reads a little HTML in every label, so that text out of a trace goes through `escaped` first.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from dash import dcc
 from ral_trace.analysis import Rows
-from ral_trace.dashboard import units
+from ral_trace.analysis.hotspots import HOST
+from ral_trace.analysis.units import SIZES, UNKNOWN, human, plain
 
 COLOURS = ["#4c8dff", "#f59f00", "#12b886", "#e64980", "#7950f2", "#15aabf", "#82c91e", "#fa5252"]
 """Of devices, in their order; readable on light and on dark."""
+
+NO_DEVICE = "#868e96"
 
 NAMES_SHOWN = 15
 BARS_SHOWN = 400
@@ -19,19 +21,17 @@ _LONGEST_LABEL = 44
 
 
 def escaped(text: str | None) -> str:
-    """Text that Plotly shows as it is: no tags, no entities, no line breaks, no TeX."""
-    if not text:
-        return units.NO_VALUE
-    visible = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    return visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+    """Text that Plotly shows as it is: no tags, no entities, no line breaks."""
+    return plain(text or UNKNOWN).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def label(text: str | None) -> str:
     """`escaped`, with the middle left out of what is too long for an axis."""
-    if text and len(text) > _LONGEST_LABEL:
+    visible = plain(text or UNKNOWN)
+    if len(visible) > _LONGEST_LABEL:
         half = _LONGEST_LABEL // 2
-        text = text[:half] + "…" + text[-half + 1 :]
-    return escaped(text)
+        visible = visible[:half] + "…" + visible[-half + 1 :]
+    return escaped(visible)
 
 
 def graph(name: str, figure: dict[str, Any]) -> Any:
@@ -54,7 +54,8 @@ def named_bars(rows: Rows, name: str, value: str, colours: dict[str, str]) -> di
         total[row[name]] = total.get(row[name], 0) + (row[value] or 0)
     names = sorted(total, key=lambda key: (-total[key], str(key)))[:NAMES_SHOWN]
     place = {key: position for position, key in enumerate(names)}
-    scale, axis, written = _scale(value, max(total.values(), default=0))
+    unit = "ns" if value.endswith("_ns") else "bytes"
+    scale, axis = _axis(unit, max(total.values(), default=0))
     traces: list[dict[str, Any]] = []
     for device in dict.fromkeys(row["device"] for row in rows):
         shown = [row for row in rows if row["device"] == device and row[name] in place]
@@ -63,10 +64,10 @@ def named_bars(rows: Rows, name: str, value: str, colours: dict[str, str]) -> di
                 "type": "bar",
                 "orientation": "h",
                 "name": escaped(device),
-                "marker": {"color": colours.get(device, COLOURS[-1])},
+                "marker": {"color": colours.get(device, NO_DEVICE)},
                 "x": [(row[value] or 0) / scale for row in shown],
                 "y": [place[row[name]] for row in shown],
-                "hovertext": [f"{escaped(row[name])}<br>{escaped(device)}: {written(row[value])}" for row in shown],
+                "hovertext": [f"{escaped(row[name])}<br>{escaped(device)}: {human(row[value], unit)}" for row in shown],
                 "hoverinfo": "text",
             }
         )
@@ -83,6 +84,12 @@ def named_bars(rows: Rows, name: str, value: str, colours: dict[str, str]) -> di
     return {"data": traces, "layout": layout}
 
 
+def hot_bars(rows: Rows, colours: dict[str, str]) -> dict[str, Any]:
+    """Bars: the hottest names (hotspots). Ops on the host by their own time, as their total holds what they called."""
+    on_host = any(row["device"] == HOST for row in rows)
+    return named_bars(rows, "name", "self_ns" if on_host else "total_ns", colours)
+
+
 def step_times(rows: Rows) -> dict[str, Any]:
     """Bars: how long each step took (steps), a colour a process; of many steps the slowest of each stretch."""
     traces: list[dict[str, Any]] = []
@@ -97,8 +104,8 @@ def step_times(rows: Rows) -> dict[str, Any]:
                 "x": [row["step"] for row in shown],
                 "y": [row["dur_ns"] / 1e9 for row in shown],
                 "hovertext": [
-                    f"step {row['step']}: {units.duration(row['dur_ns'])}<br>{units.count(row['launches'])} launches, "
-                    f"{units.count(row['fallbacks'])} fallbacks, {units.count(row['syncs'])} syncs"
+                    f"step {row['step']}: {human(row['dur_ns'], 'ns')}<br>{human(row['launches'], 'count')} launches, "
+                    f"{human(row['fallbacks'], 'count')} fallbacks, {human(row['syncs'], 'count')} syncs"
                     for row in shown
                 ],
                 "hoverinfo": "text",
@@ -107,16 +114,16 @@ def step_times(rows: Rows) -> dict[str, Any]:
     layout = _layout(260, legend=len(traces) > 1)
     layout["bargap"] = 0.15
     layout["xaxis"] |= {"title": {"text": "step"}, "showgrid": False}
-    layout["yaxis"] |= {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
+    layout["yaxis"] |= _axis("ns", 0)[1]
     return {"data": traces, "layout": layout}
 
 
 def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns: int) -> dict[str, Any]:
     """Steps: allocated bytes of each device over time (memory_curve), its peak marked (memory_peak)."""
-    scale, unit = units.byte_scale(max((row["peak_bytes"] or 0 for row in peaks), default=0))
+    scale, axis = _axis("bytes", max((row["peak_bytes"] or 0 for row in peaks), default=0))
     traces: list[dict[str, Any]] = []
     for peak in peaks:
-        device, colour = peak["device"], colours.get(peak["device"], COLOURS[-1])
+        device, colour = peak["device"], colours[peak["device"]]
         points = [row for row in curve if row["device"] == device]
         if not points:
             continue
@@ -132,7 +139,7 @@ def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns:
                 "x": seconds,
                 "y": [row["allocated_bytes"] / scale for row in points],
                 "hovertext": [
-                    f"{escaped(device)}: {units.size(row['allocated_bytes'])} at {second:.6f} s"
+                    f"{escaped(device)}: {human(row['allocated_bytes'], 'bytes')} at {second:.6f} s"
                     for row, second in zip(points, seconds, strict=True)
                 ],
                 "hoverinfo": "text",
@@ -148,24 +155,24 @@ def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns:
                 "x": [(peak["at_ns"] - started_ns) / 1e9],
                 "y": [peak["peak_bytes"] / scale],
                 "hovertext": [
-                    f"{escaped(device)}: peak of {units.size(peak['peak_bytes'])} "
-                    f"in {units.count(peak['live_blocks'])} blocks"
+                    f"{escaped(device)}: peak of {human(peak['peak_bytes'], 'bytes')} "
+                    f"in {human(peak['live_blocks'], 'count')} blocks"
                 ],
                 "hoverinfo": "text",
             }
         )
     layout = _layout(320, legend=len(peaks) > 1)
     layout["xaxis"] |= {"ticksuffix": " s"}
-    layout["yaxis"] |= {"ticksuffix": f" {unit}", "rangemode": "tozero"}
+    layout["yaxis"] |= axis
     return {"data": traces, "layout": layout}
 
 
-def _scale(column: str, largest: float) -> tuple[float, dict[str, Any], Callable[[float | None], str]]:
-    """What to divide a column's values by, how their axis is written, and how one of them is."""
-    if column.endswith("_ns"):
-        return 1e9, {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}, units.duration
-    scale, unit = units.byte_scale(largest)
-    return scale, {"ticksuffix": f" {unit}", "rangemode": "tozero"}, units.size
+def _axis(unit: str, largest: float) -> tuple[float, dict[str, Any]]:
+    """What to divide values of that unit by, and how their axis is written."""
+    if unit == "ns":
+        return 1e9, {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
+    name, scale = next((size for size in SIZES if largest >= size[1]), ("B", 1))
+    return scale, {"ticksuffix": f" {name}", "rangemode": "tozero"}
 
 
 def _slowest(steps: Rows) -> Rows:

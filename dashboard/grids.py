@@ -1,4 +1,4 @@
-"""AG Grids and plain tables over the rows of an analysis. A trace's text is shown as text: no HTML, Markdown or code."""
+"""AG Grids and plain tables over the rows of an analysis. What a trace says is shown as text, never as HTML or code."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,7 @@ from typing import Any
 import dash_ag_grid as dag
 from dash import html
 from ral_trace.analysis import Analysis, Column, Rows
-from ral_trace.dashboard import units
-
-FORMATTERS = {"ns": "duration", "time": "duration", "bytes": "bytes", "percent": "percent", "count": "count"}
-"""Unit of a column -> function of assets/dashAgGridFunctions.js."""
+from ral_trace.analysis.units import human, plain
 
 _WIDTHS = {
     "text": 120,
@@ -26,6 +23,8 @@ _WIDTHS = {
 _FLEX = {"name": 5, "op": 5, "routed": 5, "reason": 5}
 """Share of the width that is left; 2 for the others."""
 
+_WRITTEN, _ROW_ID = "_written", "_id"
+"""What a row of a grid holds besides its columns."""
 _ROWS_SHOWN = 14
 _ROW_HEIGHT = 34
 
@@ -36,27 +35,29 @@ def grid(
     rows: Rows,
     *,
     without: Sequence[str] = (),
-    started_ns: int | None = None,
+    started_ns: int = 0,
     selectable_by: str | None = None,
     selected: str | None = None,
 ) -> Any:
     """A grid of `rows`, with the analysis' columns but those in `without`.
 
-    Times are shown since `started_ns`: JavaScript's numbers cannot hold them otherwise. With `selectable_by`, a column
-    whose values differ, rows can be clicked, and `selected` is the one that is.
+    Times are shown since `started_ns`: JavaScript's numbers could not hold them otherwise. With `selectable_by`, a
+    column whose values differ, rows can be clicked, and `selected` is the one that is.
     """
     if not rows:
         return html.P("None in what is chosen.", className="none")
     columns = _shown(analysis, rows, without)
     clickable = {
         "className": "grid clickable",
-        "getRowId": f"params.data.{selectable_by}",
+        "getRowId": f"params.data.{_ROW_ID}",
         "selectedRows": {"ids": [selected]} if selected else [],
     }
     return dag.AgGrid(
         id=name,
         columnDefs=[_definition(column, title(column.name, analysis)) for column in columns],
-        rowData=[{column.name: _value(row[column.name], column, started_ns) for column in columns} for row in rows],
+        rowData=[
+            _row(row, columns, started_ns) | ({_ROW_ID: row[selectable_by]} if selectable_by else {}) for row in rows
+        ],
         defaultColDef={"sortable": True, "resizable": True, "filter": True, "suppressHeaderMenuButton": True},
         dashGridOptions={
             "rowHeight": _ROW_HEIGHT,
@@ -71,16 +72,14 @@ def grid(
     )
 
 
-def table(
-    name: str, analysis: Analysis, rows: Rows, *, without: Sequence[str] = (), started_ns: int | None = None
-) -> Any:
+def table(name: str, analysis: Analysis, rows: Rows, *, without: Sequence[str] = (), started_ns: int = 0) -> Any:
     """A plain table, for a few rows: it takes a fraction of a grid's time to draw."""
     columns = _shown(analysis, rows, without)
     head = [html.Th(title(column.name, analysis), title=column.about, className=_side(column)) for column in columns]
     body = [
         html.Tr(
             [
-                html.Td(_written(_value(row[column.name], column, started_ns), column), className=_side(column))
+                html.Td(human(row[column.name], column.unit, zero_ns=started_ns), className=_side(column))
                 for column in columns
             ]
         )
@@ -118,29 +117,22 @@ def _definition(column: Column, heading: str) -> dict[str, Any]:
     }
     if column.unit == "text":
         return definition | {"cellDataType": "text", "tooltipField": column.name}
-    definition |= {"cellDataType": "number", "type": "rightAligned"}
-    if column.unit in FORMATTERS:
-        definition["valueFormatter"] = {"function": f"{FORMATTERS[column.unit]}(params.value)"}
-    return definition
+    written = {"function": f"params.data.{_WRITTEN}.{column.name}"}
+    return definition | {"cellDataType": "number", "type": "rightAligned", "valueFormatter": written}
+
+
+def _row(row: dict[str, Any], columns: list[Column], started_ns: int) -> dict[str, Any]:
+    """A row as the browser gets it: numbers to sort by, and what is written in their place."""
+    data: dict[str, Any] = {_WRITTEN: {}}
+    for column in columns:
+        value = row[column.name]
+        if column.unit == "text":
+            data[column.name] = None if value is None else plain(value)
+        else:
+            data[column.name] = value - started_ns if column.unit == "time" and value is not None else value
+            data[_WRITTEN][column.name] = human(value, column.unit, zero_ns=started_ns)
+    return data
 
 
 def _side(column: Column) -> str:
     return "" if column.unit == "text" else "number"
-
-
-def _written(value: Any, column: Column) -> str:
-    if column.unit in ("ns", "time"):
-        return units.duration(value)
-    if column.unit == "bytes":
-        return units.size(value)
-    if column.unit == "percent":
-        return units.percent(value)
-    if column.unit == "count":
-        return units.count(value)
-    return "" if value is None else str(value)
-
-
-def _value(value: Any, column: Column, started_ns: int | None) -> Any:
-    if column.unit == "time" and value is not None:
-        return value - (started_ns or 0)
-    return value

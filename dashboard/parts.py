@@ -5,7 +5,9 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 from ral_trace.analysis import Rows
+from ral_trace.analysis.hotspots import HOST
 from ral_trace.analysis.summary import devices, summary
+from ral_trace.analysis.units import plain
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.figures import COLOURS
 from ral_trace.dashboard.view import View
@@ -50,16 +52,18 @@ def colours(answers: Answers) -> dict[str, str]:
 
 
 def known(answers: Answers, view: View, *also: str) -> View:
-    """The view without filters that name nothing in this trace. `also` are values of `device` that are no device."""
+    """The view without filters that name nothing in this trace. `also` are values of `device` besides its devices."""
     there = answers.ask(devices)
-    device_known = view.device in also or any(row["device"] == view.device for row in there)
-    vendor_known = any(row["vendor"] == view.vendor for row in there)
-    return view.but(device=view.device if device_known else None, vendor=view.vendor if vendor_known else None)
+    device = view.device if view.device in {row["device"] for row in there} | set(also) else None
+    of_device = {row["vendor"] for row in there if device in (None, row["device"])}
+    return view.but(device=device, vendor=view.vendor if view.vendor in of_device else None)
 
 
 def chosen(answers: Answers, view: View, rows: Rows) -> Rows:
     """The rows of an analysis by device that pass the view's filters."""
-    names = {row["device"] for row in answers.ask(devices) if view.vendor is None or row["vendor"] == view.vendor}
+    names = {row["device"] for row in answers.ask(devices) if view.vendor in (None, row["vendor"])}
+    if view.vendor is None:
+        names.add(HOST)  # what a trace without work on a device answers instead
     return [row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names)]
 
 
@@ -71,7 +75,7 @@ def filters(*rows: Any) -> Any:
 def filter_by(name: str, view: View, values: dict[str | None, str], field: str, **changes: str | None) -> Any:
     """A row of links, one a value of the view's `field`, with its text; `changes` is what each changes besides."""
     links = [
-        link(text, view.but(**{field: value}, **changes), "true" if getattr(view, field) == value else None)
+        link(plain(text), view.but(**{field: value}, **changes), "true" if getattr(view, field) == value else None)
         for value, text in values.items()
     ]
     return html.Div([html.Span(name), *links], className="filter")

@@ -24,23 +24,22 @@ def render(answers: Answers, view: View) -> list[Any]:
     if view.device == HOST:
         rows = answers.ask(HOTSPOTS.run, device=HOST, limit=NAMES_A_DEVICE)
     else:
-        rows = answers.ask(analysis.run, limit=NAMES_A_DEVICE)
-        rows = chosen(answers, view, rows) if colours(answers) else rows
+        rows = chosen(answers, view, answers.ask(analysis.run, limit=NAMES_A_DEVICE))
     return [
         filters(
             by_vendor(answers, view),
             by_device(answers, view, {HOST: "host (ops)"}),
-            filter_by("By", view, _BY, "by"),
+            filter_by("By", view, _BY, "by") if view.device != HOST else None,
         ),
         panel(
             "Hottest",
             "The time of the hottest names.",
-            figures.graph("hot-names", figures.named_bars(rows, "name", "total_ns", colours(answers))),
+            figures.graph("hot-names", figures.hot_bars(rows, colours(answers))),
         ),
         panel(
             analysis.title,
             analysis.about,
-            grid("hotspots", analysis, rows, without=[] if view.device == HOST else ["self_ns"]),
+            grid("hotspots", analysis, rows),
         ),
     ]
 

@@ -7,7 +7,8 @@ from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
-from ral_trace.dashboard import figures, units
+from ral_trace.analysis.units import human
+from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.grids import grid, table
 from ral_trace.dashboard.pages.base import Page
@@ -34,13 +35,13 @@ def _ledger(answers: Answers) -> Any:
     for name in ["written", "received", "dropped", "lost"] if live else []:
         total = sum(row[name] or 0 for row in live)
         tone = "" if name in ("written", "received") else "bad" if total else "good"
-        facts.append(fact(name, units.count(total), tone))
+        facts.append(fact(name, human(total, "count"), tone))
     [about] = answers.ask(SUMMARY.run)
     holds = [
-        fact("events in the trace", units.count(about["events"])),
-        fact("from first to last", units.duration(about["span_ns"])),
-        fact("processes", units.count(about["processes"])),
-        fact("steps", units.count(about["steps"])),
+        fact("events in the trace", human(about["events"], "count")),
+        fact("from first to last", human(about["span_ns"], "ns")),
+        fact("processes", human(about["processes"], "count")),
+        fact("steps", human(about["steps"], "count")),
     ]
     warnings = [
         html.P("Know this before you believe the numbers:", className="warn"),
@@ -81,7 +82,7 @@ def _steps(answers: Answers) -> Any:
 
 def _hottest(answers: Answers, view: View) -> Any:
     rows = chosen(answers, view, answers.ask(HOTSPOTS.run, limit=NAMES_A_DEVICE))
-    bars = figures.named_bars(rows, "name", "total_ns", colours(answers))
+    bars = figures.hot_bars(rows, colours(answers))
     return panel("Hottest ops", "Time of each op's kernels, copies and fallbacks.", figures.graph("hottest", bars))
 
 
