@@ -23,6 +23,8 @@ _WIDTHS = {
 _FLEX = {"name": 5, "op": 5, "routed": 5, "reason": 5}
 """Share of the width that is left; 2 for the others."""
 
+_TEXT = ("text", "id")
+"""Units whose values are no quantities; an id may be larger than JavaScript's numbers."""
 _WRITTEN, _ROW_ID = "_written", "_id"
 """What a row of a grid holds besides its columns."""
 _ROWS_SHOWN = 14
@@ -115,7 +117,7 @@ def _definition(column: Column, heading: str) -> dict[str, Any]:
         "flex": _FLEX.get(column.name, 2),
         "minWidth": _WIDTHS.get(column.name) or max(_WIDTHS[column.unit], 32 + 7 * len(heading)),
     }
-    if column.unit == "text":
+    if column.unit in _TEXT:
         return definition | {"cellDataType": "text", "tooltipField": column.name}
     written = {"function": f"params.data.{_WRITTEN}.{column.name}"}
     return definition | {"cellDataType": "number", "type": "rightAligned", "valueFormatter": written}
@@ -126,8 +128,8 @@ def _row(row: dict[str, Any], columns: list[Column], started_ns: int) -> dict[st
     data: dict[str, Any] = {_WRITTEN: {}}
     for column in columns:
         value = row[column.name]
-        if column.unit == "text":
-            data[column.name] = None if value is None else plain(value)
+        if column.unit in _TEXT:
+            data[column.name] = None if value is None else plain(str(value))
         else:
             data[column.name] = value - started_ns if column.unit == "time" and value is not None else value
             data[_WRITTEN][column.name] = human(value, column.unit, zero_ns=started_ns)
