@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import Browser
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.perfetto import SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.trace import Trace, open_trace
 from tests import perfetto_ui
-from tests.awkward import awkward
+from tests.awkward import EPOCH_NS, awkward
 from tests.synthetic import training
 
 pytestmark = pytest.mark.browser
@@ -42,6 +42,18 @@ def test_the_ui_shows_what_the_database_holds(chromium: Browser, tmp_path: Path,
             )
 
 
+@pytest.mark.parametrize("make", [training, awkward])
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_the_ui_opens_our_json(
+    chromium: Browser, tmp_path: Path, make: Callable[[Path], Path], ending: str
+) -> None:
+    with open_trace(make(tmp_path / "run.duckdb")) as trace:
+        out = export(trace, tmp_path / f"run{ending}")
+        with perfetto_ui.opened(chromium, out) as ui:
+            assert ui.problems() == []
+            assert _slices_in(ui, "args") == _slices_of(trace, zero_ns=EPOCH_NS)
+
+
 def test_the_tracks_have_the_names_and_ids_of_processes_threads_devices_and_streams(
     chromium: Browser, tmp_path: Path
 ) -> None:
@@ -65,18 +77,18 @@ def _sql(trace: Trace, query: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in trace.sql(query).fetchall()]
 
 
-def _slices_in(ui: perfetto_ui.PerfettoUi) -> list[tuple[object, ...]]:
-    return ui.rows("""
-        SELECT extract_arg(arg_set_id, 'debug.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END, name, category,
-               extract_arg(arg_set_id, 'debug.correlation'), extract_arg(arg_set_id, 'debug.bytes'), extract_arg(arg_set_id, 'debug.reason')
+def _slices_in(ui: perfetto_ui.PerfettoUi, args: str = "debug") -> list[tuple[object, ...]]:
+    return ui.rows(f"""
+        SELECT extract_arg(arg_set_id, '{args}.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END, name, category,
+               extract_arg(arg_set_id, '{args}.correlation'), extract_arg(arg_set_id, '{args}.bytes'), extract_arg(arg_set_id, '{args}.reason')
         FROM slice ORDER BY event""")
 
 
-def _slices_of(trace: Trace) -> list[tuple[object, ...]]:
+def _slices_of(trace: Trace, zero_ns: int = 0) -> list[tuple[object, ...]]:
     return _sql(
         trace,
         f"""
-        SELECT id, ts_ns, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END, coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
+        SELECT id, ts_ns - {zero_ns}, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END, coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
                correlation, bytes, args->>'reason'
         FROM event WHERE {SHOWN} ORDER BY id""",
     )
