@@ -5,13 +5,12 @@ import tempfile
 from pathlib import Path
 
 import click
-from rich.console import Console
-
 from ral_trace.analysis.report import html, json, terminal
 from ral_trace.analysis.report.sections import collect
 from ral_trace.analysis.summary import devices
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.trace import Trace, newest_trace, open_trace
+from rich.console import Console
 
 BESIDE_THE_TRACE = ""
 """`--html` without a file."""
@@ -49,14 +48,16 @@ def report(trace: Path | None, page: str | None, as_json: bool, device: str | No
 
 
 def html_path(trace: Path, page: str) -> Path:
-    """Where the HTML report goes. Raises UsageError for a name that only a trace would have, as in `report --html run.duckdb`."""
+    """Where the HTML report goes. Raises UsageError for the name of a trace, as in `report --html run.duckdb`."""
     if page == BESIDE_THE_TRACE:
         name = trace.name
         for ending in TRACE_ENDINGS:
             name = name.removesuffix(ending)
         return trace.with_name(f"{name}.html")
     if page.endswith(TRACE_ENDINGS):
-        raise UsageError(f"--html {page}: that is a trace's name and would be written over; name the trace first: {page} --html")
+        raise UsageError(
+            f"--html {page}: that is a trace's name and would be written over; name the trace first: {page} --html"
+        )
     return Path(page)
 
 
@@ -68,7 +69,7 @@ def check_device(trace: Trace, device: str) -> None:
 
 
 def write_private(target: Path, text: str) -> None:
-    """Writes `text` under a temporary name with mode 0600 and renames it: nobody sees a half-written report, nor another user any of it."""
+    """Writes `text` with mode 0600 under a temporary name, then renames it: nobody ever sees half a report."""
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
@@ -84,4 +85,6 @@ def write_private(target: Path, text: str) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> RalTraceError:
-    return RalTraceError(f"{target}: the HTML report could not be written ({error.strerror}); choose another place with --html FILE")
+    return RalTraceError(
+        f"{target}: the HTML report could not be written ({error.strerror}); choose another place with --html FILE"
+    )

@@ -5,7 +5,10 @@ from ral_trace.tracer.trace import Trace
 
 
 def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
-    """A row for each op, overload and reason, the costliest first. The cost is the time in the fallback, in which its copies and waits lie."""
+    """A row for each op, overload and reason, the costliest first.
+
+    The cost is the time in the fallback: its copies, and the waits that it forced, lie within.
+    """
     return trace.rows(
         f"""
         WITH RECURSIVE {NAMED_DEVICE}, {INSIDE_FALLBACK},
@@ -14,15 +17,20 @@ def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
             FROM copy_inside c JOIN event e ON e.id = c.id GROUP BY c.fallback),
         waited AS (SELECT fallback, count(*) AS syncs FROM below WHERE kind = 'sync' GROUP BY fallback),
         launched AS (
-            SELECT device, count(*) AS launches FROM event e WHERE kind = 'launch' AND id NOT IN (SELECT id FROM below) GROUP BY device)
-        SELECT d.shown AS device, e.name, e.args->>'routed' AS routed, e.args->>'reason' AS reason, count(*) AS count,
-               sum({TIME_NS}) AS total_ns, sum(copied.ns) AS copies_ns, sum(coalesce(e.bytes, copied.bytes)) AS copied_bytes,
+            SELECT device, count(*) AS launches FROM event
+            WHERE kind = 'launch' AND id NOT IN (SELECT id FROM below) GROUP BY device)
+        SELECT d.shown AS device, e.name, e.args->>'routed' AS routed, e.args->>'reason' AS reason,
+               count(*) AS count, sum({TIME_NS}) AS total_ns,
+               sum(copied.ns) AS copies_ns, sum(coalesce(e.bytes, copied.bytes)) AS copied_bytes,
                sum(coalesce(copied.copies, 0)) AS copies, sum(coalesce(waited.syncs, 0)) AS forced_syncs,
                100.0 * count(*) / any_value(launched.launches) AS percent_of_launches
         FROM event e JOIN named_device d ON d.device = e.device
-        LEFT JOIN copied ON copied.fallback = e.id LEFT JOIN waited ON waited.fallback = e.id LEFT JOIN launched ON launched.device = e.device
+        LEFT JOIN copied ON copied.fallback = e.id
+        LEFT JOIN waited ON waited.fallback = e.id
+        LEFT JOIN launched ON launched.device = e.device
         WHERE e.kind = 'fallback' AND {WANTED}
-        GROUP BY d.position, d.shown, e.name, routed, reason ORDER BY total_ns DESC NULLS LAST, count DESC, d.position, e.name, routed, reason""",
+        GROUP BY d.position, d.shown, e.name, routed, reason
+        ORDER BY total_ns DESC NULLS LAST, count DESC, d.position, e.name, routed, reason""",
         [device],
     )
 
@@ -30,7 +38,8 @@ def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
 FALLBACKS = Analysis(
     "fallbacks",
     "Fallbacks",
-    "Calls that PyTorch's CPU kernel served because the device's own kernels could not: the costliest first. Implement these first.",
+    "Calls that PyTorch's CPU kernel served because the device's own kernels could not, the costliest first: "
+    "implement these first.",
     (
         DEVICE,
         Column("name", "text", "op that the user called"),

@@ -4,13 +4,11 @@ import uuid
 
 import numpy as np
 import numpy.typing as npt
-
 from ral_trace.analysis.base import (
     DEVICE,
     INSIDE_FALLBACK,
     NAMED_DEVICE,
     TIME_NS,
-    VALID,
     WANTED,
     Analysis,
     Column,
@@ -25,23 +23,29 @@ HOST = "host"
 
 Integers = npt.NDArray[np.int64]
 
-BY_OP = f"""{INSIDE_FALLBACK}, work AS (
-    SELECT e.device, e.name, {TIME_NS} AS ns, e.kind = 'fallback' AS fallback FROM event e
-    WHERE e.kind IN ('kernel', 'fallback') OR (e.kind = 'transfer' AND e.id NOT IN (SELECT id FROM copy_inside)))"""
-BY_KERNEL = f"""work AS (
-    SELECT e.device, coalesce(e.args->>'kernel', e.name) AS name, {TIME_NS} AS ns, false AS fallback FROM event e WHERE e.kind = 'kernel')"""
-WORK = {"op": BY_OP, "kernel": BY_KERNEL}
+WORK = {
+    "op": f"""{INSIDE_FALLBACK}, work AS (
+        SELECT e.device, e.name, {TIME_NS} AS ns, e.kind = 'fallback' AS fallback FROM event e
+        WHERE e.kind IN ('kernel', 'fallback')
+           OR (e.kind = 'transfer' AND e.id NOT IN (SELECT id FROM copy_inside)))""",
+    "kernel": f"""work AS (
+        SELECT e.device, coalesce(e.args->>'kernel', e.name) AS name, {TIME_NS} AS ns, false AS fallback FROM event e
+        WHERE e.kind = 'kernel')""",
+}
+"""CTE `work`, for each value of `by`: what is time of a device, under which name."""
 
-STATISTICS = """count(*) AS count, sum(ns) AS total_ns, {self_ns} AS self_ns, round(sum(ns) / count(ns))::BIGINT AS mean_ns,
+STATISTICS = """
+    count(*) AS count, sum(ns) AS total_ns, {self_ns} AS self_ns, round(sum(ns) / count(ns))::BIGINT AS mean_ns,
     quantile_disc(ns, 0.5) AS median_ns, quantile_disc(ns, 0.99) AS p99_ns, max(ns) AS max_ns"""
 
 
 def hotspots(trace: Trace, *, device: str | None = None, by: str = "op", limit: int | None = None) -> Rows:
     """The hottest names on each device, `limit` a device.
 
-    by="op": the ops that the user called, with the time of their kernels, of their copies, and of the fallbacks that served them (a fallback's own
-    copies lie within its time). by="kernel": the kernels. With device="host", and where no device did anything, the ops on the host: their
-    total includes what they called, their self time does not. Rows without a known duration are counted but in no sum.
+    by="op": the ops that the user called, with the time of their kernels, of their copies, and of the fallbacks that
+    served them (a fallback's own copies lie within its time). by="kernel": the kernels. With device="host", and where
+    no device did anything, the ops on the host: their total includes what they called, their self time does not.
+    Rows without a known duration are counted but in no sum.
     """
     if by not in WORK:
         raise UsageError(f"hotspots are by {' or by '.join(WORK)}, not by {by}")
@@ -65,7 +69,8 @@ def _on_devices(trace: Trace, device: str | None, by: str, limit: int | None) ->
         SELECT d.shown AS device, h.name, h.count, total_ns, self_ns, mean_ns, median_ns, p99_ns, max_ns,
                100.0 * total_ns / nullif(sum(total_ns) OVER (PARTITION BY h.device), 0) AS percent, fallbacks
         FROM by_name h JOIN named_device d ON d.device = h.device WHERE {WANTED}
-        QUALIFY row_number() OVER (PARTITION BY h.device ORDER BY total_ns DESC NULLS LAST, h.name) <= coalesce($2::BIGINT, 9223372036854775807)
+        QUALIFY $2::BIGINT IS NULL
+            OR row_number() OVER (PARTITION BY h.device ORDER BY total_ns DESC NULLS LAST, h.name) <= $2
         ORDER BY d.position, total_ns DESC NULLS LAST, h.name""",
         [device, limit],
     )
@@ -76,35 +81,37 @@ def _on_host(trace: Trace, limit: int | None) -> Rows:
         SELECT e.id, e.thread, e.ts_ns, e.ts_ns + e.dur_ns AS end_ns FROM event e
         WHERE e.kind = 'op' AND e.thread IS NOT NULL AND {TIME_NS} IS NOT NULL
         ORDER BY e.thread, e.ts_ns, e.dur_ns DESC, e.id DESC""").fetchnumpy()
-    ids: Integers = np.asarray(ops["id"])
-    table = f"own_{uuid.uuid4().hex}"
-    own = {"id": ids, "ns": self_times(np.asarray(ops["thread"]), np.asarray(ops["ts_ns"]), np.asarray(ops["end_ns"]))}
-    trace.connection.register(table, own)
+    own_ns = self_times(np.asarray(ops["thread"]), np.asarray(ops["ts_ns"]), np.asarray(ops["end_ns"]))
+    own = f"own_{uuid.uuid4().hex}"
+    trace.connection.register(own, {"id": np.asarray(ops["id"]), "ns": own_ns})
     try:
         return trace.rows(
             f"""
             WITH work AS (
-                SELECT e.name, {TIME_NS} AS ns, own.ns AS own_ns FROM event e LEFT JOIN {table} own ON own.id = e.id WHERE e.kind = 'op')
+                SELECT e.name, {TIME_NS} AS ns, own.ns AS own_ns FROM event e LEFT JOIN {own} own ON own.id = e.id
+                WHERE e.kind = 'op')
             SELECT $1 AS device, name, {STATISTICS.format(self_ns="sum(own_ns)")},
                    100.0 * sum(own_ns) / nullif(sum(sum(own_ns)) OVER (), 0) AS percent, 0 AS fallbacks
             FROM work GROUP BY name ORDER BY self_ns DESC NULLS LAST, name LIMIT $2""",
             [HOST, limit],
         )
     finally:
-        trace.connection.unregister(table)
+        trace.connection.unregister(own)
 
 
 def self_times(thread: npt.NDArray[np.int32], start_ns: Integers, end_ns: Integers) -> Integers:
-    """The nanoseconds of each row that belong to it and to nothing that it called: each moment of a thread counts for the row that started last.
+    """The nanoseconds of each row that belong to nothing that it called.
 
-    Rows are sorted by thread, start, and the longer first. So the result is never negative, and adds up to the union of the rows of each thread.
+    Each moment of a thread counts for the row that started last. So the result is never negative, and adds up to the
+    union of the rows of each thread. Rows are sorted by thread, start, and the longer first.
     """
     row = np.arange(len(thread))
     parent: Integers = _native.nest(thread, start_ns, end_ns, row)
     duration = end_ns - start_ns
     inside = parent >= 0
     own = duration - np.bincount(parent[inside], weights=duration[inside], minlength=len(row)).astype(np.int64)
-    # Calls nest. Where rows of a thread overlap without nesting (clocks that disagree, imported rows), children sum to more than their union.
+    # Calls nest. Where rows of a thread overlap without nesting (clocks that disagree, imported rows), the children
+    # of a row add up to more than their union.
     order = np.lexsort((row, parent, thread))
     previous, following = order[:-1], order[1:]
     crossed = (
@@ -164,8 +171,8 @@ COLUMNS = (
 HOTSPOTS = Analysis(
     "hotspots",
     "Hotspots",
-    "Where each device's time goes, by the op that the user called: kernels, copies, and the fallbacks that served it (their copies included). "
-    "Where no device did anything: the ops on the host.",
+    "Where each device's time goes, by the op that the user called: kernels, copies, and the fallbacks that served it "
+    "(their copies included). Where no device did anything: the ops on the host.",
     COLUMNS,
     hotspots,
 )

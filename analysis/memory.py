@@ -3,6 +3,9 @@
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, OP, WANTED, Analysis, Column, Rows
 from ral_trace.tracer.trace import Trace
 
+BEFORE = -(2**63) + 1
+"""When a block was allocated that was there before the recording began."""
+
 PEAK = """peak AS (
     SELECT device, max(allocated_bytes) AS bytes, arg_max(ts_ns, (allocated_bytes, -ts_ns::HUGEINT)) AS at_ns,
            arg_max(allocated_bytes, ts_ns) AS end_bytes
@@ -14,25 +17,28 @@ held AS (
 
 
 def memory_curve(trace: Trace, *, device: str | None = None, points: int = 2000) -> Rows:
-    """Allocated bytes over time, at most `points` rows a device: of each stretch the first, the last, the lowest and the highest.
+    """Allocated bytes over time, at most `points` rows (but 4) a device. A row's value holds until the next row's time.
 
-    A row's value holds until the next row's time. So the peak and the level between stretches are never lost.
+    A longer curve is cut into stretches of time, and of each the first, last, lowest and highest row are kept: so
+    neither the peak nor the level between two changes is ever lost.
     """
     stretches = max(points // 4, 1)
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, curve AS (
-            SELECT d.position, d.shown, c.ts_ns, c.allocated_bytes, count(*) OVER of_device AS changes,
-                   min(c.ts_ns) OVER of_device AS first_ns, max(c.ts_ns) OVER of_device AS last_ns
+            SELECT d.position, d.shown, c.ts_ns::HUGEINT AS ts_ns, c.allocated_bytes,
+                   count(*) OVER of_device AS changes,
+                   min(c.ts_ns::HUGEINT) OVER of_device AS first_ns, max(c.ts_ns::HUGEINT) OVER of_device AS last_ns
             FROM memory_curve c JOIN named_device d ON d.device = c.device WHERE c.ts_ns IS NOT NULL AND {WANTED}
             WINDOW of_device AS (PARTITION BY c.device)),
         stretch AS (
-            SELECT *, CASE WHEN changes <= $2::BIGINT THEN ts_ns::HUGEINT
-                           ELSE (ts_ns::HUGEINT - first_ns) * {stretches} // (last_ns::HUGEINT - first_ns + 1) END AS number FROM curve),
+            SELECT position, shown, (ts_ns, allocated_bytes) AS point, (allocated_bytes, ts_ns) AS level,
+                   CASE WHEN changes <= $2::BIGINT THEN ts_ns
+                        ELSE (ts_ns - first_ns) * {stretches} // (last_ns - first_ns + 1) END AS number
+            FROM curve),
         kept AS (
-            SELECT position, shown, unnest([
-                min((ts_ns, allocated_bytes)), max((ts_ns, allocated_bytes)),
-                arg_min((ts_ns, allocated_bytes), (allocated_bytes, ts_ns)), arg_max((ts_ns, allocated_bytes), (allocated_bytes, ts_ns))]) AS point
+            SELECT position, shown,
+                   unnest([min(point), max(point), arg_min(point, level), arg_max(point, level)]) AS point
             FROM stretch GROUP BY position, shown, number),
         thinned AS (SELECT DISTINCT position, shown, point[1] AS ts_ns, point[2] AS allocated_bytes FROM kept)
         SELECT shown AS device, ts_ns, allocated_bytes FROM thinned ORDER BY position, ts_ns""",
@@ -43,7 +49,8 @@ def memory_curve(trace: Trace, *, device: str | None = None, points: int = 2000)
 MEMORY_CURVE = Analysis(
     "memory_curve",
     "Memory over time",
-    "Allocated bytes of each device after each change; a value holds until the next row. Long curves are thinned so that no peak is lost.",
+    "Allocated bytes of each device after each change; a value holds until the next row. Long curves are thinned so "
+    "that no peak is lost.",
     (DEVICE, Column("ts_ns", "time", "when"), Column("allocated_bytes", "bytes", "in blocks that are in use")),
     memory_curve,
 )
@@ -53,11 +60,17 @@ def memory_peak(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a device: its highest memory, when that was first reached, and what was reserved then."""
     return trace.rows(
         f"""
-        WITH {NAMED_DEVICE}, {PEAK}, live AS (SELECT device, count(*) AS blocks FROM held GROUP BY device)
+        WITH {NAMED_DEVICE}, {PEAK},
+        live AS (SELECT device, count(*) AS blocks FROM held GROUP BY device),
+        reserved AS (
+            SELECT r.device, arg_max(r.reserved_bytes, r.ts_ns) AS bytes
+            FROM reserved_curve r JOIN peak ON peak.device = r.device AND r.ts_ns <= peak.at_ns GROUP BY r.device)
         SELECT d.shown AS device, peak.bytes AS peak_bytes, peak.at_ns, live.blocks AS live_blocks,
-               (SELECT arg_max(r.reserved_bytes, r.ts_ns) FROM reserved_curve r WHERE r.device = d.device AND r.ts_ns <= peak.at_ns) AS reserved_bytes,
-               peak.end_bytes, d.memory_bytes
-        FROM named_device d LEFT JOIN peak ON peak.device = d.device LEFT JOIN live ON live.device = d.device
+               reserved.bytes AS reserved_bytes, peak.end_bytes, d.memory_bytes
+        FROM named_device d
+        LEFT JOIN peak ON peak.device = d.device
+        LEFT JOIN live ON live.device = d.device
+        LEFT JOIN reserved ON reserved.device = d.device
         WHERE {WANTED} ORDER BY d.position""",
         [device],
     )
@@ -86,7 +99,8 @@ def peak_holders(trace: Trace, *, device: str | None = None) -> Rows:
         f"""
         WITH {NAMED_DEVICE}, {PEAK}
         SELECT d.shown AS device, held.op, count(*) AS blocks, sum(held.size_bytes) AS bytes,
-               100.0 * sum(held.size_bytes) / nullif(any_value(held.peak_bytes), 0) AS percent, count(*) FILTER (held.before_trace) AS before_trace
+               100.0 * sum(held.size_bytes) / nullif(any_value(held.peak_bytes), 0) AS percent,
+               count(*) FILTER (held.before_trace) AS before_trace
         FROM held JOIN named_device d ON d.device = held.device WHERE {WANTED}
         GROUP BY d.position, d.shown, held.op ORDER BY d.position, bytes DESC, held.op""",
         [device],
@@ -110,7 +124,7 @@ PEAK_HOLDERS = Analysis(
 
 
 def lifetimes(trace: Trace, *, device: str | None = None) -> Rows:
-    """How long blocks live, by the op that allocated them. Only blocks whose begin and end were both recorded have a lifetime."""
+    """How long blocks live, by the op that allocated them. A lifetime is known where begin and end were recorded."""
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}
@@ -148,29 +162,38 @@ LIFETIMES = Analysis(
 
 
 def growth(trace: Trace, *, device: str | None = None) -> Rows:
-    """What holds more memory at the last step's end than at the first's, by the op that allocated it, the fastest growing first.
+    """What holds more memory at the last step's end than at the first's, by op, the most grown first.
 
-    A leak grows in nearly every step (steps_grown close to steps - 1); a cache grows in a few and stays.
+    A leak grows in nearly every step (steps_grown is close to steps - 1); a cache grows in a few and stays.
     """
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, step_end AS (
-            SELECT process, step, max(ts_ns + dur_ns) AS end_ns, row_number() OVER (PARTITION BY process ORDER BY max(ts_ns + dur_ns)) AS number,
+            SELECT process, end_ns, row_number() OVER (PARTITION BY process ORDER BY end_ns) AS number,
                    count(*) OVER (PARTITION BY process) AS steps
-            FROM event WHERE kind = 'annotation' AND category = 'step' AND step IS NOT NULL AND dur_ns IS NOT NULL GROUP BY process, step),
+            FROM (SELECT process, max(ts_ns + dur_ns) AS end_ns FROM event
+                  WHERE kind = 'annotation' AND category = 'step' AND step IS NOT NULL AND dur_ns IS NOT NULL
+                  GROUP BY process, step)),
         change AS (
-            SELECT device, op, coalesce(alloc_ns, -9223372036854775807) AS ts_ns, size_bytes AS delta, 1 AS blocks FROM allocation
+            SELECT device, op, coalesce(alloc_ns, {BEFORE}) AS ts_ns, size_bytes AS delta, 1 AS blocks FROM allocation
             UNION ALL
             SELECT device, op, free_ns, -size_bytes, -1 FROM allocation WHERE free_ns IS NOT NULL),
+        on_device AS (
+            SELECT d.process, d.position, d.shown, c.* FROM change c JOIN named_device d ON d.device = c.device
+            WHERE {WANTED}),
         in_step AS (
-            SELECT c.position, c.shown, c.op, s.number, s.steps, sum(c.delta) AS delta, sum(c.blocks) AS blocks
-            FROM (SELECT c.*, d.process, d.position, d.shown FROM change c JOIN named_device d ON d.device = c.device WHERE {WANTED}) c
-            ASOF JOIN step_end s ON s.process = c.process AND c.ts_ns <= s.end_ns GROUP BY ALL)
-        SELECT shown AS device, op, any_value(steps) AS steps, coalesce(sum(delta) FILTER (number = 1), 0) AS first_bytes, sum(delta) AS last_bytes,
-               sum(delta) FILTER (number > 1) AS grown_bytes, sum(blocks) FILTER (number > 1) AS grown_blocks,
-               count(*) FILTER (number > 1 AND delta > 0) AS steps_grown, count(*) FILTER (number > 1 AND delta < 0) AS steps_shrunk,
-               (sum(delta) FILTER (number > 1) // (any_value(steps) - 1))::BIGINT AS bytes_per_step
-        FROM in_step GROUP BY position, shown, op HAVING any_value(steps) > 1 AND sum(delta) FILTER (number > 1) > 0
+            SELECT c.position, c.shown, c.op, s.steps, s.number, s.number > 1 AS later,
+                   sum(c.delta) AS delta, sum(c.blocks) AS blocks
+            FROM on_device c ASOF JOIN step_end s ON s.process = c.process AND c.ts_ns <= s.end_ns GROUP BY ALL)
+        SELECT shown AS device, op, steps,
+               coalesce(sum(delta) FILTER (number = 1), 0) AS first_bytes,
+               sum(delta) AS last_bytes,
+               sum(delta) FILTER (later) AS grown_bytes,
+               sum(blocks) FILTER (later) AS grown_blocks,
+               count(*) FILTER (later AND delta > 0) AS steps_grown,
+               count(*) FILTER (later AND delta < 0) AS steps_shrunk,
+               (sum(delta) FILTER (later) // (steps - 1))::BIGINT AS bytes_per_step
+        FROM in_step WHERE steps > 1 GROUP BY position, shown, op, steps HAVING grown_bytes > 0
         ORDER BY grown_bytes DESC, position, op""",
         [device],
     )
@@ -179,7 +202,8 @@ def growth(trace: Trace, *, device: str | None = None) -> Rows:
 GROWTH = Analysis(
     "growth",
     "Growth across steps",
-    "What holds more memory at the last step's end than at the first's. A leak grows in nearly every step; a cache grows in a few and stays.",
+    "What holds more memory at the last step's end than at the first's. A leak grows in nearly every step; a cache "
+    "grows in a few and stays.",
     (
         DEVICE,
         OP,

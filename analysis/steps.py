@@ -5,23 +5,34 @@ from ral_trace.tracer.trace import Trace
 
 
 def steps(trace: Trace) -> Rows:
-    """A row a step of each process, in order. A step that nothing states (inferred from the optimiser) lasts from its first host row to its last."""
+    """A row a step of each process, in order.
+
+    A step that no annotation states (inferred from the optimiser) lasts from its first host row to its last.
+    """
+    on_host = f"(e.thread IS NOT NULL AND {VALID})"
     return trace.rows(f"""
         WITH stated AS (
-            SELECT e.process, e.step, min(e.ts_ns) AS ts_ns, max(e.ts_ns + {TIME_NS}) - min(e.ts_ns) AS dur_ns
-            FROM event e WHERE e.kind = 'annotation' AND e.category = 'step' AND e.step IS NOT NULL AND {VALID} GROUP BY e.process, e.step),
+            SELECT e.process, e.step, min(e.ts_ns) AS ts_ns, max(e.ts_ns + {TIME_NS}) AS end_ns FROM event e
+            WHERE e.kind = 'annotation' AND e.category = 'step' AND {VALID} GROUP BY e.process, e.step),
         counted AS (
-            SELECT e.process, e.step, min(e.ts_ns) FILTER (e.thread IS NOT NULL AND {VALID}) AS ts_ns,
-                   max(e.ts_ns + {TIME_NS}) FILTER (e.thread IS NOT NULL AND {VALID}) - min(e.ts_ns) FILTER (e.thread IS NOT NULL AND {VALID}) AS dur_ns,
-                   count(*) FILTER (e.kind = 'launch') AS launches, count(*) FILTER (e.kind = 'fallback') AS fallbacks,
-                   count(*) FILTER (e.kind = 'sync') AS syncs, count(*) FILTER (e.kind = 'transfer') AS transfers,
-                   sum(e.bytes) FILTER (e.kind = 'transfer') AS transferred_bytes, count(*) FILTER (e.kind = 'kernel') AS kernels,
+            SELECT e.process, e.step,
+                   min(e.ts_ns) FILTER {on_host} AS ts_ns,
+                   max(e.ts_ns + {TIME_NS}) FILTER {on_host} AS end_ns,
+                   count(*) FILTER (e.kind = 'launch') AS launches,
+                   count(*) FILTER (e.kind = 'fallback') AS fallbacks,
+                   count(*) FILTER (e.kind = 'sync') AS syncs,
+                   count(*) FILTER (e.kind = 'transfer') AS transfers,
+                   sum(e.bytes) FILTER (e.kind = 'transfer') AS transferred_bytes,
+                   count(*) FILTER (e.kind = 'kernel') AS kernels,
                    sum({TIME_NS}) FILTER (e.kind = 'kernel') AS kernel_ns
             FROM event e WHERE e.step IS NOT NULL GROUP BY e.process, e.step)
-        SELECT c.step, c.process, p.pid, coalesce(s.ts_ns, c.ts_ns) AS ts_ns, CASE WHEN s.step IS NULL THEN c.dur_ns ELSE s.dur_ns END AS dur_ns,
-               launches, fallbacks, syncs, CASE WHEN transfers = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
+        SELECT c.step, c.process, p.pid, coalesce(s.ts_ns, c.ts_ns) AS ts_ns,
+               CASE WHEN s.step IS NULL THEN c.end_ns - c.ts_ns ELSE s.end_ns - s.ts_ns END AS dur_ns,
+               launches, fallbacks, syncs,
+               CASE WHEN transfers = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
                CASE WHEN kernels = 0 THEN 0 ELSE kernel_ns END AS kernel_ns
-        FROM counted c JOIN process p ON p.id = c.process LEFT JOIN stated s ON s.process = c.process AND s.step = c.step
+        FROM counted c JOIN process p ON p.id = c.process
+        LEFT JOIN stated s ON s.process = c.process AND s.step = c.step
         ORDER BY c.process, c.step""")
 
 

@@ -80,10 +80,13 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
         WITH {NAMED_DEVICE}, span AS (
             SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns FROM event e WHERE {VALID}),
         work AS (
-            SELECT device, ts_ns, ts_ns + dur_ns AS end_ns,
-                   max(ts_ns + dur_ns) OVER (PARTITION BY device ORDER BY ts_ns, dur_ns, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS until_ns
+            SELECT device, ts_ns, ts_ns + dur_ns AS end_ns, max(ts_ns + dur_ns) OVER (
+                       PARTITION BY device ORDER BY ts_ns, dur_ns, id
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
             FROM event e WHERE kind IN ('kernel', 'transfer') AND {TIME_NS} IS NOT NULL),
-        busy AS (SELECT device, sum(greatest(end_ns - greatest(ts_ns, coalesce(until_ns, ts_ns)), 0)) AS ns FROM work GROUP BY device),
+        busy AS (
+            SELECT device, sum(greatest(end_ns - greatest(ts_ns, coalesce(covered_ns, ts_ns)), 0)) AS ns
+            FROM work GROUP BY device),
         counted AS (
             SELECT device,
                    count(*) FILTER (kind = 'kernel') AS kernels,
@@ -95,15 +98,19 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
             FROM event e WHERE device IS NOT NULL GROUP BY device),
         peak AS (SELECT device, max(allocated_bytes) AS bytes FROM memory_curve GROUP BY device)
         SELECT d.shown AS device, d.vendor, d.name,
-               CASE WHEN coalesce(kernels + transfers, 0) = 0 THEN 0 ELSE busy.ns END AS busy_ns,
-               CASE WHEN coalesce(kernels + transfers, 0) = 0 THEN 0.0 ELSE 100.0 * busy.ns / nullif(span.ns, 0) END AS busy_percent,
+               -- What was not seen at all took no time; what was seen without a duration took an unknown time.
+               CASE WHEN idle THEN 0 ELSE busy.ns END AS busy_ns,
+               CASE WHEN idle THEN 0.0 ELSE 100.0 * busy.ns / nullif(span.ns, 0) END AS busy_percent,
                coalesce(kernels, 0) AS kernels, coalesce(launches, 0) AS launches, coalesce(fallbacks, 0) AS fallbacks,
                CASE WHEN coalesce(fallbacks, 0) = 0 THEN 0 ELSE fallback_ns END AS fallback_ns,
                coalesce(transfers, 0) AS transfers,
                CASE WHEN coalesce(transfers, 0) = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
                peak.bytes AS peak_bytes, d.memory_bytes
-        FROM named_device d CROSS JOIN span
-        LEFT JOIN counted ON counted.device = d.device LEFT JOIN busy ON busy.device = d.device LEFT JOIN peak ON peak.device = d.device
+        FROM (SELECT d.*, c.* EXCLUDE (device), coalesce(c.kernels + c.transfers, 0) = 0 AS idle
+              FROM named_device d LEFT JOIN counted c ON c.device = d.device) d
+        CROSS JOIN span
+        LEFT JOIN busy ON busy.device = d.device
+        LEFT JOIN peak ON peak.device = d.device
         WHERE {WANTED} ORDER BY d.position""",
         [device],
     )

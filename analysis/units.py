@@ -9,7 +9,7 @@ SIZES = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
 
 
 def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
-    """`value` of a column's `unit` (see base.UNITS) for people. A time is shown from `zero_ns` on; None is a dash: unknown is not zero."""
+    """`value` of a column's `unit` (see base.UNITS) for people: a dash where it is unknown, times from `zero_ns` on."""
     if value is None:
         return UNKNOWN
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -50,9 +50,10 @@ def _scaled(value: float, scale: list[tuple[str, int]], smallest: str) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` with every character that a terminal or a browser would act on written out, so that it looks like what it is.
+    """`text` with every character written out that a terminal or a browser would act on.
 
-    Control characters (escape sequences, new lines), invisible format characters and those that turn the writing direction.
+    These are control characters (escape sequences, new lines), invisible format characters, and those that turn the
+    direction of writing.
     """
     return "".join(_escaped(char) if unicodedata.category(char) in HARMFUL else char for char in text)
 

@@ -1,7 +1,8 @@
-"""The report as one HTML file that opens offline. Charts are drawn by Plotly, which is inside the file, from the data that is inside the file.
+"""The report as one HTML file that opens offline.
 
-Names out of traces are untrusted: Jinja escapes them in the page, `script_json` in the data, report.js in what Plotly reads as markup; and
-the page's content security policy admits its own scripts only, by their hashes, and no request at all.
+Charts are drawn by Plotly, which is inside the file, from data that is inside the file. Names out of traces are
+untrusted: Jinja escapes them in the page, `script_json` in the data, report.js in what Plotly reads as markup. And the
+page's content security policy admits its own scripts only, by their hashes, and no request at all.
 """
 
 import base64
@@ -13,22 +14,23 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-
 from ral_trace.analysis.base import Rows
+from ral_trace.analysis.report import charts
 from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
 from ral_trace.analysis.units import human, plain
 
 MOST_ROWS = 300
 """Rows of one table; the rest is in `--json`."""
 
-VENDOR_COLOURS = ["#4f7cff", "#14b8a6", "#a855f7", "#ec4899", "#84cc16", "#64748b"]
-"""In the order in which vendors appear. Amber is kept for fallbacks: a vendor did not serve those."""
-
 
 def render(report: Report) -> str:
     """The page."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(_file),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     scripts = [get_plotlyjs(), _file("report.js")]
     return environment.get_template("report.html").render(
@@ -36,12 +38,15 @@ def render(report: Report) -> str:
         policy=_policy(scripts),
         style=Markup(_file("report.css")),
         scripts=[Markup(script) for script in scripts],
-        data=script_json(_data(report)),
+        data=script_json(charts.data(report)),
         facts=_facts(report),
         ledger=[_ledger(row) for row in report.rows("ledger")],
-        quality=[{key: plain(str(value)) if value is not None else "" for key, value in row.items()} for row in report.rows("quality")],
+        quality=[
+            {key: plain(str(value)) if value is not None else "" for key, value in row.items()}
+            for row in report.rows("quality")
+        ],
         fallbacks=fallback_sentence(report),
-        vendors=_vendors(report),
+        vendors=charts.vendors(report),
         tables={name: _tables(report, report.sections[name]) for name in TABLES if report.rows(name)},
         about={name: section.analysis.about for name, section in report.sections.items()},
         command_line=human(report.summary["command_line"], "text"),
@@ -61,8 +66,13 @@ def _file(name: str) -> str:
 
 def _policy(scripts: list[str]) -> str:
     """Content-Security-Policy: these scripts, their styles and the images that they draw; no request."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def script_json(value: object) -> Markup:
@@ -75,7 +85,8 @@ def _facts(report: Report) -> list[dict[str, str]]:
     """The tiles at the top."""
     facts = report.summary
     devices = report.rows("devices")
-    fallback_ns = [row["fallback_ns"] for row in devices if row["fallback_ns"] is not None]
+    launches, fallbacks = (sum(row[column] for row in devices) for column in ("launches", "fallbacks"))
+    fallback_ns = sum(row["fallback_ns"] for row in devices if row["fallback_ns"] is not None)
     missing = None if facts["dropped"] is None else facts["dropped"] + facts["lost"]
     tiles = [
         ("span", human(facts["span_ns"], "ns"), ""),
@@ -83,9 +94,9 @@ def _facts(report: Report) -> list[dict[str, str]]:
         ("events missing", human(missing, "count"), "warn" if missing else ""),
         ("devices", human(facts["devices"], "count"), ""),
         ("steps", human(facts["steps"], "count"), ""),
-        ("launches", human(sum(row["launches"] for row in devices), "count"), ""),
-        ("fallbacks", human(sum(row["fallbacks"] for row in devices), "count"), "warn" if any(row["fallbacks"] for row in devices) else ""),
-        ("time in fallbacks", human(sum(fallback_ns) if fallback_ns else None, "ns"), "warn" if any(fallback_ns) else ""),
+        ("launches", human(launches, "count"), ""),
+        ("fallbacks", human(fallbacks, "count"), "warn" if fallbacks else ""),
+        ("time in fallbacks", human(fallback_ns, "ns"), "warn" if fallback_ns else ""),
     ]
     return [{"name": name, "value": value, "kind": kind} for name, value, kind in tiles]
 
@@ -95,20 +106,13 @@ def _ledger(row: dict[str, Any]) -> dict[str, Any]:
     return {"who": plain(who), "what": plain(what), "missing": missing}
 
 
-def _vendors(report: Report) -> list[dict[str, str]]:
-    names = list(dict.fromkeys(row["vendor"] for row in report.rows("devices")))
-    return [
-        {"vendor": human(vendor, "text"), "colour": VENDOR_COLOURS[number % len(VENDOR_COLOURS)]} for number, vendor in enumerate(names)
-    ]
-
-
 def _tables(report: Report, section: Section) -> list[dict[str, Any]]:
     """A section's tables: one, or one for each device."""
     name = section.analysis.name
     if name not in BY_DEVICE:
         return [_table(report, section, section.rows, section.columns, None)]
     columns = [column for column in section.columns if column != "device"]
-    colours = _colours(report)
+    colours = charts.colours(report)
     return [
         _table(report, section, rows, columns, {"name": human(device, "text"), "colour": colours.get(device, "")})
         for device, rows in section.by_device().items()
@@ -125,12 +129,12 @@ def _table(
 
     def cell(row: dict[str, Any], column: str) -> dict[str, Any]:
         value, unit = row[column], section.unit(column)
-        share = None if column not in largest or value is None else round(100 * float(value) / max(largest[column], 1e-9), 1)
+        barred = value is not None and largest.get(column)
         return {
             "text": human(value, unit, zero_ns=zero),
             "number": value if unit != "text" else None,
             "kind": "text" if unit == "text" else "number",
-            "share": share,
+            "share": round(100 * value / largest[column], 1) if barred else None,
             "warn": _notable(section.analysis.name, column, row),
         }
 
@@ -158,85 +162,5 @@ def _notable(analysis: str, column: str, row: dict[str, Any]) -> bool:
     return column == "steps_grown" and row["steps_grown"] >= 0.8 * (row["steps"] - 1)
 
 
-def _colours(report: Report) -> dict[str, str]:
-    """The colour of each device: its vendor's."""
-    of_vendor = {found["vendor"]: found["colour"] for found in _vendors(report)}
-    return {row["device"]: of_vendor[human(row["vendor"], "text")] for row in report.rows("devices")}
-
-
 def _largest(rows: Rows, column: str) -> float:
     return max((float(row[column]) for row in rows if row[column] is not None), default=0.0)
-
-
-def _data(report: Report) -> dict[str, Any]:
-    """What report.js draws. Times are milliseconds since the first event: JavaScript's numbers do not hold nanoseconds since the epoch."""
-    zero = report.summary["started_ns"] or 0
-    vendor_of = {row["device"]: human(row["vendor"], "text") for row in report.rows("devices")}
-    colours = _colours(report)
-    capacity = {row["device"]: row["memory_bytes"] for row in report.rows("devices")}
-
-    def owner(device: str) -> dict[str, Any]:
-        return {"device": plain(device), "vendor": vendor_of[device], "colour": colours[device]}
-
-    return {
-        "span": _ms(report.summary["span_ns"] or 0),
-        "lanes": [
-            {**owner(device), "lane": lane, **_lane(rows, zero)} for (device, lane), rows in _lanes(report.rows("timeline")).items()
-        ],
-        "memory": [
-            {
-                **owner(device),
-                "x": [_ms(row["ts_ns"] - zero) for row in rows],
-                "y": [row["allocated_bytes"] for row in rows],
-                "capacity": capacity[device],
-            }
-            for device, rows in report.sections["memory_curve"].by_device().items()
-        ],
-        "steps": _steps(report.rows("steps")),
-    }
-
-
-def _steps(rows: Rows) -> list[dict[str, Any]]:
-    """Each process' steps; of very many, the first MOST_POINTS."""
-    processes: dict[int, Rows] = {}
-    for row in rows:
-        processes.setdefault(row["process"], []).append(row)
-    return [
-        {
-            "who": f"pid {found[0]['pid']}" if found[0]["pid"] is not None else f"process {process}",
-            "x": [row["step"] for row in found[:MOST_POINTS]],
-            "y": [None if row["dur_ns"] is None else _ms(row["dur_ns"]) for row in found[:MOST_POINTS]],
-            "fallbacks": [row["fallbacks"] for row in found[:MOST_POINTS]],
-            "launches": [row["launches"] for row in found[:MOST_POINTS]],
-        }
-        for process, found in processes.items()
-    ]
-
-
-MOST_POINTS = 5_000
-
-
-def _lanes(rows: Rows) -> dict[tuple[str, str], Rows]:
-    lanes: dict[tuple[str, str], Rows] = {}
-    for row in rows:
-        lanes.setdefault((row["device"], row["lane"]), []).append(row)
-    return lanes
-
-
-def _lane(rows: Rows, zero: int) -> dict[str, Any]:
-    """One lane in columns; names are listed once. `busy` is None where rows are events."""
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    place = {name: number for number, name in enumerate(names)}
-    stretches = rows[0]["busy_percent"] is not None
-    return {
-        "names": [human(name, "text") for name in names],
-        "x": [_ms(row["ts_ns"] - zero) for row in rows],
-        "width": _ms(rows[0]["dur_ns"]) if stretches else [_ms(row["dur_ns"] or 0) for row in rows],
-        "name": [place[row["name"]] for row in rows],
-        "count": [row["count"] for row in rows],
-        "busy": [round(row["busy_percent"], 1) for row in rows] if stretches else None,
-    }
-
-
-def _ms(ns: int) -> float:
-    return round(ns / 1e6, 6)

@@ -33,36 +33,48 @@ def render(report: Report) -> str:
     return json.dumps(document(report), indent=1, allow_nan=False)
 
 
+INTRODUCTION = """\
+# The report as JSON
+
+`ral-trace --report [TRACE] --json` (or `ral-trace report [TRACE] --json`) prints one object:
+
+| key | value |
+|---|---|
+| `schema_version` | {version}; rises when something goes or changes its meaning, not for new keys and columns |
+| `trace` | file name of the trace |
+| `device` | the device that `--device` asked for, else null |
+| `analyses` | an object: a key for each analysis below, with `title`, `columns` (`name` and `unit` each) and `rows` |
+
+A row is an object that has every column of its analysis. A value that cannot be known is null, never 0. Integers may
+exceed 2^53 (times since the Unix epoch do): read them with a parser that keeps 64-bit integers, as those of Python and
+jq 1.7 do. Text out of the trace is untrusted.
+
+```sh
+ral-trace report run.duckdb --json | jq '.analyses.fallbacks.rows[] | {{device, name, count, total_ns}}'
+```
+
+| unit | meaning |
+|---|---|"""
+
+
 def describe() -> str:
     """docs/report-json.md."""
     lines = [
-        "# The report as JSON",
-        "",
-        "`ral-trace --report [TRACE] --json` (or `ral-trace report [TRACE] --json`) prints one object:",
-        "",
-        "| key | value |",
-        "|---|---|",
-        f"| `schema_version` | {SCHEMA_VERSION}; rises when something is removed or changes its meaning. New keys and columns may appear without. |",
-        "| `trace` | file name of the trace |",
-        "| `device` | the device that `--device` asked for, else null |",
-        "| `analyses` | an object: a key for each analysis below, with its `title`, its `columns` (`name`, `unit`) and its `rows` |",
-        "",
-        "A row is an object that has every column of its analysis. A value that cannot be known is null, never 0. Integers may exceed 2^53",
-        "(times since the Unix epoch do): read them with a parser that keeps 64-bit integers, as Python's and jq 1.7's do. Text out of the trace",
-        "is untrusted.",
-        "",
-        "```sh",
-        "ral-trace report run.duckdb --json | jq '.analyses.fallbacks.rows[] | {device, name, count, total_ns}'",
-        "```",
-        "",
-        "| unit | meaning |",
-        "|---|---|",
+        INTRODUCTION.format(version=SCHEMA_VERSION),
         *[f"| {unit} | {about} |" for unit, about in UNITS.items()],
         "",
         "This page is generated: `python -m ral_trace.analysis.report.json > docs/report-json.md`.",
     ]
     for analysis in ANALYSES:
-        lines += ["", f"## `{analysis.name}`: {analysis.title}", "", analysis.about, "", "| column | unit | meaning |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## `{analysis.name}`: {analysis.title}",
+            "",
+            analysis.about,
+            "",
+            "| column | unit | meaning |",
+            "|---|---|---|",
+        ]
         lines += [f"| `{column.name}` | {column.unit} | {column.about} |" for column in analysis.columns]
     return "\n".join(lines) + "\n"
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.analysis import ANALYSES, Analysis, Rows
+from ral_trace.analysis.units import duration, percent, plain
 from ral_trace.tracer.trace import Trace
 
 SHOWN = {
-    "devices": (
-        "device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes transferred_bytes kernels transfers name"
-    ),
+    "devices": "device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "
+    "transferred_bytes kernels transfers name",
     "hotspots": "name total_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
     "kernels": "name total_ns percent count mean_ns p99_ns median_ns max_ns",
     "fallbacks": "device name count total_ns copied_bytes percent_of_launches reason forced_syncs copies routed",
@@ -19,7 +19,7 @@ SHOWN = {
     "growth": "device op bytes_per_step steps_grown steps grown_bytes grown_blocks last_bytes first_bytes steps_shrunk",
     "steps": "step pid dur_ns launches fallbacks syncs kernel_ns transferred_bytes",
 }
-"""Analyses that people see as tables, with their columns, the most important first: a narrow terminal leaves out the last ones."""
+"""Analyses that people see as tables: their columns, the most important first. Narrow terminals leave out the last."""
 
 HEADINGS = {
     "busy_percent": "busy",
@@ -74,7 +74,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All the answers of one trace. `name` is the trace's file name, `device` the one device that was asked for, or None."""
+    """All the answers of one trace: `name` is its file's, `device` the one device that was asked for, or None."""
 
     name: str
     device: str | None
@@ -106,25 +106,29 @@ def collect(trace: Trace, device: str | None = None) -> Report:
 
 def ledger_line(row: dict[str, Any]) -> tuple[str, str, bool]:
     """Who, what became of its events, and whether any are missing."""
-    who = f"{row['name'] or 'process ' + str(row['process'])}" + (f" (pid {row['pid']})" if row["pid"] is not None else "")
+    who = row["name"] or f"process {row['process']}"
+    if row["pid"] is not None:
+        who += f" (pid {row['pid']})"
     if row["written"] is None:
         return who, "no ledger: not a live recording", False
-    what = f"{row['written']:,} written = {row['received']:,} received + {row['dropped']:,} dropped + {row['lost']:,} lost"
+    what = f"{row['written']:,} written = " + " + ".join(f"{row[k]:,} {k}" for k in ("received", "dropped", "lost"))
     if row["shed"]:
         what += f"; {row['shed']:,} shed"
-    missing = bool(row["dropped"] or row["lost"] or row["shed"])
-    return who, what + (f" · {row['ended_how']}" if row["ended_how"] else ""), missing
+    if row["ended_how"]:
+        what += f" · {row['ended_how']}"
+    return who, what, bool(row["dropped"] or row["lost"] or row["shed"])
 
 
 def fallback_sentence(report: Report) -> str | None:
     """What the fallbacks cost, and which one to implement first. None without fallbacks."""
-    from ral_trace.analysis.units import duration, percent, plain
-
     rows = report.rows("fallbacks")
     if not rows:
         return None
-    calls, known = sum(row["count"] for row in rows), [row["total_ns"] for row in rows if row["total_ns"] is not None]
-    span, said = report.summary["span_ns"], f"{calls:,} {'call' if calls == 1 else 'calls'} fell back to PyTorch's CPU kernels"
+    calls = sum(row["count"] for row in rows)
+    said = f"{calls:,} {'call' if calls == 1 else 'calls'} fell back to PyTorch's CPU kernels"
+    known, span = [row["total_ns"] for row in rows if row["total_ns"] is not None], report.summary["span_ns"]
     if known:
-        said += f" and took {duration(sum(known))}" + (f", {percent(100 * sum(known) / span)} of the span" if span else "")
+        said += f" and took {duration(sum(known))}"
+    if known and span:
+        said += f", {percent(100 * sum(known) / span)} of the span"
     return f"{said}. Implement first: {plain(str(rows[0]['name']))} on {plain(str(rows[0]['device']))}."

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 
+from ral_trace.analysis.base import Rows
+from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
+from ral_trace.analysis.units import duration, human, plain
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
-
-from ral_trace.analysis.base import Rows
-from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
-from ral_trace.analysis.units import duration, human, plain
 
 HOTTEST = 10
 TEXT_AT_LEAST = 18
@@ -66,7 +65,9 @@ def _number(count: int, plural: str) -> str:
     return f"{count:,} {plural if count != 1 else {'processes': 'process'}.get(plural, plural.removesuffix('s'))}"
 
 
-def _whole(report: Report, name: str, width: int, note: Text | None = None, limit: int = 15) -> Iterator[RenderableType]:
+def _whole(
+    report: Report, name: str, width: int, note: Text | None = None, limit: int = 15
+) -> Iterator[RenderableType]:
     """A section in one table."""
     section = report.sections[name]
     if section.rows:
@@ -123,10 +124,8 @@ def _style(column: str, value: object) -> str:
 
 
 def _widths(section: Section, cells: dict[str, list[str]], width: int) -> dict[str, int]:
-    """The columns from the left that fit, with their widths: text is cut, down to TEXT_AT_LEAST cells, before a column is left out."""
-    natural = {
-        column: max(cell_len(text) for text in [heading(column), *texts]) for column, texts in cells.items()
-    }
+    """The columns from the left that fit, with their widths. Text is cut before a column is left out."""
+    natural = {column: max(cell_len(text) for text in [heading(column), *texts]) for column, texts in cells.items()}
     least = {
         column: min(wide, TEXT_AT_LEAST) if section.unit(column) == "text" else wide for column, wide in natural.items()
     }

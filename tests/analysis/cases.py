@@ -10,13 +10,40 @@ from ral_trace.tracer.store import TraceBuilder
 from ral_trace.tracer.trace import Trace, open_trace
 
 T0 = 1_790_000_000_000_000_000
-COLUMNS = ["kind", "category", "name", "ts_ns", "dur_ns", "process", "thread", "device", "stream", "correlation", "parent", "bytes", "args", "flags"]
-CHANGES = ["action", "event", "ts_ns", "device", "address", "size_bytes", "requested_bytes", "uses", "handle", "before_trace"]
+COLUMNS = [
+    "kind",
+    "category",
+    "name",
+    "ts_ns",
+    "dur_ns",
+    "process",
+    "thread",
+    "device",
+    "stream",
+    "correlation",
+    "parent",
+    "bytes",
+    "args",
+    "flags",
+]
+CHANGES = [
+    "action",
+    "event",
+    "ts_ns",
+    "device",
+    "address",
+    "size_bytes",
+    "requested_bytes",
+    "uses",
+    "handle",
+    "before_trace",
+]
 
 
 @dataclass
 class Case:
-    """Rows of a trace to be; times are nanoseconds after T0. Every process has one thread, every device one stream, with the same number."""
+    """Rows of a trace to be; times are nanoseconds after T0. Every process has one thread, every device one stream,
+    with the same number."""
 
     processes: list[dict[str, Any]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
@@ -33,7 +60,9 @@ class Case:
         self.devices.append({"process": process, "index": index, "vendor": vendor, "type": type, **more})
         return len(self.devices) - 1
 
-    def event(self, kind: str, name: str | None, ts: int, dur: int | None, *, args: dict[str, Any] | None = None, **more: Any) -> int:
+    def event(
+        self, kind: str, name: str | None, ts: int, dur: int | None, *, args: dict[str, Any] | None = None, **more: Any
+    ) -> int:
         """A host row unless `kind` is a kernel's or a transfer's, or thread=None is given; returns its id."""
         host = kind not in ("kernel", "transfer")
         process = more.get("process", self.devices[more["device"]]["process"] if more.get("device") is not None else 0)
@@ -51,7 +80,9 @@ class Case:
         self.events.append({**dict.fromkeys(COLUMNS), **row, **more})
         return len(self.events) - 1
 
-    def alloc(self, op: str | None, ts: int, size: int, address: int, device: int = 0, before_trace: bool = False) -> None:
+    def alloc(
+        self, op: str | None, ts: int, size: int, address: int, device: int = 0, before_trace: bool = False
+    ) -> None:
         event = self.event("alloc", op, ts, 0, device=device, bytes=size)
         self._change("alloc", event, ts, size, address, device, before_trace)
 
@@ -60,7 +91,14 @@ class Case:
         self._change("free", event, ts, size, address, device, False)
 
     def _change(self, action: str, event: int, ts: int, size: int, address: int, device: int, before: bool) -> None:
-        row = {"action": action, "event": event, "ts_ns": T0 + ts, "device": device, "address": address, "size_bytes": size}
+        row = {
+            "action": action,
+            "event": event,
+            "ts_ns": T0 + ts,
+            "device": device,
+            "address": address,
+            "size_bytes": size,
+        }
         self.changes.append({**dict.fromkeys(CHANGES), **row, "before_trace": before})
 
     def region(self, ts: int, size: int, address: int, device: int = 0) -> None:
@@ -98,11 +136,30 @@ class Case:
 INVALID = FLAGS["INVALID"]
 
 
-def fallback(case: Case, ts: int, dur: int, *, device: int, correlation: int, copies: list[tuple[int, int, int]], reason: str = "native: no entry") -> int:
-    """A launch that falls back: its `copies` (start, duration, bytes), each with a launch and a forced wait, lie within. Returns the fallback's id."""
+def fallback(
+    case: Case,
+    ts: int,
+    dur: int,
+    *,
+    device: int,
+    correlation: int,
+    copies: list[tuple[int, int, int]],
+    reason: str = "native: no entry",
+) -> int:
+    """A launch that falls back: its `copies` (start, duration, bytes), each with a launch and a forced wait, lie
+    within. Returns the fallback's id."""
     for number, (start, length, size) in enumerate(copies):
         own = correlation * 100 + number
-        case.event("transfer", "aten::cumsum", start, length, device=device, correlation=own, bytes=size, category="device_to_host")
+        case.event(
+            "transfer",
+            "aten::cumsum",
+            start,
+            length,
+            device=device,
+            correlation=own,
+            bytes=size,
+            category="device_to_host",
+        )
         case.event("sync", "aten::cumsum", start, length, device=device, flags=FLAGS["FORCED"])
         case.event("launch", "aten::cumsum", start, length, device=device, correlation=own)
     args = {"routed": "aten::cumsum.out", "reason": reason}
@@ -112,11 +169,11 @@ def fallback(case: Case, ts: int, dur: int, *, device: int, correlation: int, co
 
 
 HOSTILE = [
-    "<img src=x onerror=\"window.__xss=1\">",
+    '<img src=x onerror="window.__xss=1">',
     "</script><script>window.__xss=1</script>",
     "[red]not red[/red]",
     "\x1b[31mescape\x1b[0m\r\n",
-    "<b>bold</b><a href=\"javascript:window.__xss=1\">click</a>",
+    '<b>bold</b><a href="javascript:window.__xss=1">click</a>',
     "{{ 7 * 7 }}<!--",
     "\u202egnirts\u2028",
     "%{customdata} &lt;script&gt; ' \" `",
@@ -128,12 +185,16 @@ def hostile() -> Case:
     case = Case()
     case.process(name=HOSTILE[0], command_line=HOSTILE[1], ended_how=HOSTILE[1])
     for index, vendor in enumerate(HOSTILE[:3]):
-        case.device(index=index, vendor=vendor, type=HOSTILE[1] if index else "ral", name=HOSTILE[0], memory_bytes=1 << 20)
+        case.device(
+            index=index, vendor=vendor, type=HOSTILE[1] if index else "ral", name=HOSTILE[0], memory_bytes=1 << 20
+        )
     for number, name in enumerate(HOSTILE):
         device = number % 3
         case.event("op", name, number * 1000, 900)
         case.event("launch", name, number * 1000 + 100, 700, device=device, correlation=number + 1)
-        case.event("kernel", name, number * 1000 + 200, 500, device=device, correlation=number + 1, args={"kernel": name})
+        case.event(
+            "kernel", name, number * 1000 + 200, 500, device=device, correlation=number + 1, args={"kernel": name}
+        )
         case.event("sync", name, number * 1000 + 810, 5, device=device)
         case.event("fallback", name, number * 1000 + 820, 10, device=device, args={"routed": name, "reason": name})
         case.alloc(name, number * 1000 + 10, 64, number * 64, device)

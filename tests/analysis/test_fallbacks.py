@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.analysis.cases import Case, fallback
-
 from ral_trace.analysis.fallbacks import fallbacks
+
+from tests.analysis.cases import Case, fallback
 
 
 def test_cost_copies_and_share(tmp_path: Path):
@@ -17,7 +17,12 @@ def test_cost_copies_and_share(tmp_path: Path):
     with case.open(tmp_path) as trace:
         by_dtype, no_entry = fallbacks(trace)
         assert fallbacks(trace, device="ral:0") == []
-    assert (by_dtype["reason"], by_dtype["total_ns"], by_dtype["copies"], by_dtype["copied_bytes"]) == ("native: dtype", 500, 0, None)
+    assert (by_dtype["reason"], by_dtype["total_ns"], by_dtype["copies"], by_dtype["copied_bytes"]) == (
+        "native: dtype",
+        500,
+        0,
+        None,
+    )
     assert (no_entry["device"], no_entry["name"], no_entry["routed"]) == ("ral:1", "aten::cumsum", "aten::cumsum.out")
     assert (no_entry["count"], no_entry["total_ns"], no_entry["copies_ns"]) == (2, 150, 35)
     assert (no_entry["copies"], no_entry["copied_bytes"], no_entry["forced_syncs"]) == (3, 112, 3)

@@ -3,12 +3,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from tests.analysis.cases import INVALID, Case, fallback
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from ral_trace.analysis.hotspots import hotspots, kernels, self_times
 from ral_trace.tracer.errors import UsageError
+
+from tests.analysis.cases import INVALID, Case, fallback
 
 
 @pytest.fixture
@@ -38,7 +38,13 @@ def test_by_op(trace):
 
 def test_a_fallback_counts_once_with_its_copies_inside(trace):
     (row,) = hotspots(trace, device="ral:1")
-    assert (row["name"], row["count"], row["total_ns"], row["fallbacks"], row["percent"]) == ("aten::cumsum", 1, 100, 1, 100.0)
+    assert (row["name"], row["count"], row["total_ns"], row["fallbacks"], row["percent"]) == (
+        "aten::cumsum",
+        1,
+        100,
+        1,
+        100.0,
+    )
 
 
 def test_by_kernel(trace):
@@ -60,14 +66,26 @@ def test_by_something_else_is_refused(trace):
 def test_cpu_only_has_self_times(tmp_path: Path):
     case = Case()
     # linear 0-100 calls t 10-20 and addmm 30-90, which calls expand 40-50; then a lone add.
-    for name, start, length in [("t", 10, 10), ("expand", 40, 10), ("addmm", 30, 60), ("linear", 0, 100), ("add", 200, 7)]:
+    for name, start, length in [
+        ("t", 10, 10),
+        ("expand", 40, 10),
+        ("addmm", 30, 60),
+        ("linear", 0, 100),
+        ("add", 200, 7),
+    ]:
         case.event("op", name, start, length)
     case.event("op", "add", 300, None)
     with case.open(tmp_path) as opened:
         found = {row["name"]: (row["self_ns"], row["total_ns"], row["count"]) for row in hotspots(opened)}
         assert {row["device"] for row in hotspots(opened)} == {"host"}
         assert hotspots(opened) == hotspots(opened, device="host")
-    assert found == {"addmm": (50, 60, 1), "linear": (30, 100, 1), "t": (10, 10, 1), "expand": (10, 10, 1), "add": (7, 7, 2)}
+    assert found == {
+        "addmm": (50, 60, 1),
+        "linear": (30, 100, 1),
+        "t": (10, 10, 1),
+        "expand": (10, 10, 1),
+        "add": (7, 7, 2),
+    }
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=40)
@@ -89,7 +107,9 @@ def test_self_times_are_never_negative_and_add_up_to_the_union(rows):
     expected = [0] * len(rows)
     for number in {row[0] for row in rows}:
         for moment in range(100):
-            open_rows = [i for i, (at, begin, length) in enumerate(rows) if at == number and begin <= moment < begin + length]
+            open_rows = [
+                i for i, (at, begin, length) in enumerate(rows) if at == number and begin <= moment < begin + length
+            ]
             if open_rows:
                 expected[open_rows[-1]] += 1
     assert own.tolist() == expected

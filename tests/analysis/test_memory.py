@@ -2,11 +2,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.analysis.cases import T0, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from ral_trace.analysis.memory import growth, lifetimes, memory_curve, memory_peak, peak_holders
+
+from tests.analysis.cases import T0, Case
 
 
 @pytest.fixture
@@ -36,9 +36,15 @@ def test_curve(trace):
 def test_peak_is_the_first_moment_of_the_most(trace):
     first, second = memory_peak(trace)
     assert first == {
-        "device": "ral:0", "peak_bytes": 600, "at_ns": T0 + 20, "live_blocks": 3, "reserved_bytes": 4096, "end_bytes": 150, "memory_bytes": 10_000,
+        "device": "ral:0", "peak_bytes": 600, "at_ns": T0 + 20, "live_blocks": 3, "reserved_bytes": 4096,
+        "end_bytes": 150, "memory_bytes": 10_000,
     }  # fmt: skip
-    assert (second["device"], second["peak_bytes"], second["live_blocks"], second["end_bytes"]) == ("ral:1", None, None, None)
+    assert (second["device"], second["peak_bytes"], second["live_blocks"], second["end_bytes"]) == (
+        "ral:1",
+        None,
+        None,
+        None,
+    )
 
 
 def test_holders_add_up_to_the_peak(trace):
@@ -52,7 +58,14 @@ def test_holders_add_up_to_the_peak(trace):
 def test_lifetimes(trace):
     found = {row["op"]: row for row in lifetimes(trace)}
     mm = found["aten::mm"]
-    assert (mm["blocks"], mm["bytes"], mm["median_ns"], mm["p99_ns"], mm["still_live"], mm["still_live_bytes"]) == (3, 450, 15, 20, 1, 50)
+    assert (mm["blocks"], mm["bytes"], mm["median_ns"], mm["p99_ns"], mm["still_live"], mm["still_live_bytes"]) == (
+        3,
+        450,
+        15,
+        20,
+        1,
+        50,
+    )
     assert (found[None]["median_ns"], found[None]["before_trace"], found[None]["still_live"]) == (None, 1, 1)
 
 
@@ -74,7 +87,13 @@ def test_growth_tells_a_leak_from_a_cache(tmp_path: Path):
     with case.open(tmp_path) as trace:
         cache, leak = growth(trace)
     assert (cache["op"], cache["grown_bytes"], cache["steps_grown"], cache["steps"]) == ("cache", 4096, 1, 6)
-    assert (leak["op"], leak["first_bytes"], leak["last_bytes"], leak["grown_bytes"], leak["grown_blocks"]) == ("leak", 64, 384, 320, 5)
+    assert (leak["op"], leak["first_bytes"], leak["last_bytes"], leak["grown_bytes"], leak["grown_blocks"]) == (
+        "leak",
+        64,
+        384,
+        320,
+        5,
+    )
     assert (leak["steps_grown"], leak["steps_shrunk"], leak["bytes_per_step"]) == (5, 0, 64)
 
 
@@ -92,13 +111,22 @@ def test_the_curve_equals_a_replay_and_thinning_keeps_the_peak(blocks, points):
             case.free(begin + length, size, number * 4096)
     replayed = {}
     for moment in range(110):
-        replayed[moment] = sum(size for begin, size, length in blocks if begin <= moment and (length > 40 or begin + length > moment))
+        replayed[moment] = sum(
+            size for begin, size, length in blocks if begin <= moment and (length > 40 or begin + length > moment)
+        )
     with TemporaryDirectory() as folder, case.open(Path(folder)) as trace:
-        curve = [(row["ts_ns"] - T0, row["allocated_bytes"]) for row in memory_curve(trace, device="ral:0", points=points)]
+        curve = [
+            (row["ts_ns"] - T0, row["allocated_bytes"]) for row in memory_curve(trace, device="ral:0", points=points)
+        ]
         (peak,) = memory_peak(trace)
         held = peak_holders(trace, device="ral:0")
     assert all(replayed[moment] == level for moment, level in curve)
     assert len(curve) <= max(points, 8)
-    assert max(level for _, level in curve) == max(replayed.values()) == peak["peak_bytes"] == sum(row["bytes"] for row in held)
+    assert (
+        max(level for _, level in curve)
+        == max(replayed.values())
+        == peak["peak_bytes"]
+        == sum(row["bytes"] for row in held)
+    )
     assert peak["at_ns"] - T0 == min(moment for moment, level in replayed.items() if level == peak["peak_bytes"])
     assert curve[-1][1] == replayed[109] == peak["end_bytes"]

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.cells import cell_len
-from rich.console import Console
-
 from ral_trace.analysis import ANALYSES
 from ral_trace.analysis.base import UNITS
 from ral_trace.analysis.command import html_path, report
@@ -18,6 +15,9 @@ from ral_trace.analysis.report import json as report_json
 from ral_trace.analysis.report.sections import SHOWN, Report, collect
 from ral_trace.tracer.errors import NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.trace import open_trace
+from rich.cells import cell_len
+from rich.console import Console
+
 from tests.analysis.cases import Case, hostile
 from tests.synthetic import training
 
@@ -64,14 +64,25 @@ def test_the_terminal_report_fits(found: Report, width: int):
 def test_the_terminal_report_begins_with_the_ledger(found: Report):
     lines = printed(found, 100).splitlines()
     written = found.rows("ledger")[0]["written"]
-    assert lines[0] == f"train.py (pid 4242): {written:,} written = {written - 7:,} received + 7 dropped + 0 lost · exited"
+    assert (
+        lines[0] == f"train.py (pid 4242): {written:,} written = {written - 7:,} received + 7 dropped + 0 lost · exited"
+    )
     assert lines[1] == "! events dropped: the ring was full (7)"
 
 
 def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
     text = printed(found, 160)
     assert "aten::cumsum on ral:1" in text
-    for title in ("Devices", "Hotspots", "Fallbacks", "Peak memory", "Held at the peak", "Lifetimes of blocks", "Growth across steps", "Steps"):
+    for title in (
+        "Devices",
+        "Hotspots",
+        "Fallbacks",
+        "Peak memory",
+        "Held at the peak",
+        "Lifetimes of blocks",
+        "Growth across steps",
+        "Steps",
+    ):
         assert f"\n{title} " in text
     assert "… 5 more" in text  # of 20 steps
 
@@ -86,7 +97,9 @@ def test_the_terminal_shows_names_verbatim(untrusted: Report):
     text = printed(untrusted, 200)
     assert "[red]not red[/red]" in text
     assert "\\x1b[31mescape\\x1b[0m\\x0d\\x0a" in text
-    assert not {char for char in text if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in "\u202e\u2028"} - {"\n"}
+    assert not {char for char in text if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in "\u202e\u2028"} - {
+        "\n"
+    }
 
 
 def test_json_is_ascii_and_complete(untrusted: Report):
@@ -125,7 +138,7 @@ def test_the_command_prints_json_of_one_device(path: Path):
 
 
 def test_an_unknown_device_is_refused_with_those_that_there_are(path: Path):
-    with pytest.raises(UsageError, match="ral:9.*ral:0, ral:1"):
+    with pytest.raises(UsageError, match=r"ral:9.*ral:0, ral:1"):
         CliRunner().invoke(report, [str(path), "--device", "ral:9"], catch_exceptions=False)
 
 

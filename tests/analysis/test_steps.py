@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from tests.analysis.cases import T0, Case
-
 from ral_trace.analysis.steps import steps
+
+from tests.analysis.cases import T0, Case
 
 
 def test_steps_count_what_began_in_them(tmp_path: Path):
@@ -19,7 +19,8 @@ def test_steps_count_what_began_in_them(tmp_path: Path):
     with case.open(tmp_path) as trace:
         first, second = steps(trace)
     assert first == {
-        "step": 0, "process": 0, "pid": 1, "ts_ns": T0, "dur_ns": 100, "launches": 2, "fallbacks": 0, "syncs": 1, "transferred_bytes": 7, "kernel_ns": 30,
+        "step": 0, "process": 0, "pid": 1, "ts_ns": T0, "dur_ns": 100, "launches": 2, "fallbacks": 0, "syncs": 1,
+        "transferred_bytes": 7, "kernel_ns": 30,
     }  # fmt: skip
     assert (second["step"], second["dur_ns"]) == (1, None)
 

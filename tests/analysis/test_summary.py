@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.analysis.cases import INVALID, Case
-
 from ral_trace.analysis.summary import devices, ledger, quality, summary
+
+from tests.analysis.cases import INVALID, Case
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 from pathlib import Path
-
-import pytest
-from tests.analysis.cases import INVALID, T0, Case
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tempfile import TemporaryDirectory
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ral_trace.analysis.timeline import timeline
+
+from tests.analysis.cases import INVALID, T0, Case
 
 
 def test_few_events_are_shown_as_they_are(tmp_path: Path):
@@ -16,7 +16,10 @@ def test_few_events_are_shown_as_they_are(tmp_path: Path):
     case.event("sync", "aten::item", 10, None, device=0)
     case.event("kernel", "aten::mm", 90, 10, device=0, flags=INVALID)
     with case.open(tmp_path) as trace:
-        found = [(row["lane"], row["ts_ns"] - T0, row["dur_ns"], row["count"], row["busy_percent"]) for row in timeline(trace)]
+        found = [
+            (row["lane"], row["ts_ns"] - T0, row["dur_ns"], row["count"], row["busy_percent"])
+            for row in timeline(trace)
+        ]
     assert found == [("kernels", 0, 10, 1, None), ("syncs", 10, None, 1, None)]
 
 
@@ -27,7 +30,10 @@ def test_many_events_become_stretches(tmp_path: Path):
     for name, start, length in [("a", 0, 20), ("b", 5, 20), ("c", 50, 10), ("d", 99, 1)]:
         case.event("kernel", name, start, length, device=0)
     with case.open(tmp_path) as trace:
-        found = [(row["ts_ns"] - T0, row["busy_percent"], row["count"], row["name"]) for row in timeline(trace, events=3, stretches=10)]
+        found = [
+            (row["ts_ns"] - T0, row["busy_percent"], row["count"], row["name"])
+            for row in timeline(trace, events=3, stretches=10)
+        ]
     assert found == [(0, 100, 2, "b"), (10, 100, 0, None), (20, 50, 0, None), (50, 100, 1, "c"), (90, 10, 1, "d")]
 
 

@@ -1,5 +1,4 @@
 import pytest
-
 from ral_trace.analysis.units import UNKNOWN, human, plain
 
 
@@ -36,5 +35,8 @@ def test_a_time_is_shown_from_the_begin_on():
 
 
 def test_text_cannot_act():
-    assert plain("\x1b[31mred\x07\r\n\x9b2J\u202eevil\u2028\u200b") == "\\x1b[31mred\\x07\\x0d\\x0a\\x9b2J\\u202eevil\\u2028\\u200b"
+    assert (
+        plain("\x1b[31mred\x07\r\n\x9b2J\u202eevil\u2028\u200b")
+        == "\\x1b[31mred\\x07\\x0d\\x0a\\x9b2J\\u202eevil\\u2028\\u200b"
+    )
     assert plain("größe ∑ 漢字 [red]") == "größe ∑ 漢字 [red]"

@@ -1,14 +1,15 @@
-"""The HTML report in a real browser: nothing out of a trace runs, nothing is requested, and what is shown equals the analyses."""
+"""The HTML report in a real browser: nothing out of a trace runs, nothing is requested, and what is shown equals the
+analyses."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
-
 from ral_trace.analysis.report import html
 from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.tracer.trace import open_trace
+
 from tests.analysis.cases import hostile
 from tests.synthetic import training
 
@@ -80,7 +81,7 @@ def test_names_are_text_and_nothing_else(page: Page, untrusted: tuple[Path, Repo
     page.click("#theme")
     page.wait_for_timeout(300)
     shown = page.locator("[data-analysis=hotspots] td.text span").all_inner_texts()
-    assert "<b>bold</b><a href=\"javascript:window.__xss=1\">click</a>" in shown
+    assert '<b>bold</b><a href="javascript:window.__xss=1">click</a>' in shown
     assert "\\u202egnirts\\u2028" in shown
     assert len(shown) == len(found.rows("hotspots"))
     assert page.locator("main img, main a[href^=javascript], svg a, main b b").count() == 0
@@ -102,7 +103,9 @@ def test_what_is_shown_equals_the_analyses(page: Page, trained: tuple[Path, Repo
     for device in ("ral:0", "ral:1"):
         table = page.locator("[data-analysis=hotspots]", has=page.locator(".chip", has_text=device))
         names = table.locator("tbody tr td:first-child span").all_inner_texts()
-        totals = table.locator("tbody tr td:nth-child(2)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.number))")
+        totals = table.locator("tbody tr td:nth-child(2)").evaluate_all(
+            "cells => cells.map(cell => Number(cell.dataset.number))"
+        )
         rows = [row for row in found.rows("hotspots") if row["device"] == device]
         assert (names, totals) == ([row["name"] for row in rows], [row["total_ns"] for row in rows])
     drawn = page.evaluate("document.getElementById('chart-timeline').data.map(trace => trace.x.length)")
@@ -125,7 +128,9 @@ def test_tables_are_searched_and_sorted(page: Page, trained: tuple[Path, Report]
     assert visible.count() == 0
     table.locator("input").fill("")
     table.locator("th", has_text="duration").click()
-    numbers = table.locator("tbody tr td:nth-child(3)").evaluate_all("cells => cells.map(cell => Number(cell.dataset.number))")
+    numbers = table.locator("tbody tr td:nth-child(3)").evaluate_all(
+        "cells => cells.map(cell => Number(cell.dataset.number))"
+    )
     assert numbers == sorted(numbers, reverse=True)
     watched.check(path)
 
