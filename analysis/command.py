@@ -5,10 +5,11 @@ import tempfile
 from pathlib import Path
 
 import click
+import duckdb
 from ral_trace.analysis.report import html, json, terminal
-from ral_trace.analysis.report.sections import collect
+from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.analysis.summary import devices
-from ral_trace.tracer.errors import RalTraceError, UsageError
+from ral_trace.tracer.errors import InputRefused, RalTraceError, UsageError
 from ral_trace.tracer.trace import Trace, newest_trace, open_trace
 from rich.console import Console
 
@@ -37,7 +38,7 @@ def report(trace: Path | None, page: str | None, as_json: bool, device: str | No
     with open_trace(path) as opened:
         if device is not None:
             check_device(opened, device)
-        found = collect(opened, device)
+        found = _collected(opened, device)
     if as_json:
         click.echo(json.render(found))
     else:
@@ -45,6 +46,15 @@ def report(trace: Path | None, page: str | None, as_json: bool, device: str | No
     if target is not None:
         write_private(target, html.render(found))
         click.echo(f"HTML report: {target}", err=as_json)
+
+
+def _collected(trace: Trace, device: str | None) -> Report:
+    """All the answers. A file that opens may still be damaged further in, or hold numbers that cannot be."""
+    try:
+        return collect(trace, device)
+    except duckdb.Error as error:
+        cause = str(error).strip().splitlines()[0]
+        raise InputRefused(trace.path, f"cannot be read through ({cause})", "record it again") from error
 
 
 def html_path(trace: Path, page: str) -> Path:

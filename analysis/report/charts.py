@@ -10,7 +10,7 @@ from ral_trace.analysis.report.sections import Report
 from ral_trace.analysis.units import human, plain
 
 MOST_STEPS = 5_000
-"""Steps of a process that are drawn."""
+"""Steps that are drawn, over all processes."""
 
 VENDOR_COLOURS = ["#4f7cff", "#14b8a6", "#a855f7", "#ec4899", "#84cc16", "#64748b"]
 """In the order in which vendors appear. Amber is kept for fallbacks: a vendor did not serve those."""
@@ -46,17 +46,18 @@ def data(report: Report) -> dict[str, Any]:
 
 
 def _steps(rows: Rows) -> list[dict[str, Any]]:
-    """Each process' steps; of very many, the first MOST_STEPS."""
+    """Each process' steps; of very many, the first."""
     processes: dict[int, Rows] = {}
     for row in rows:
         processes.setdefault(row["process"], []).append(row)
+    most = MOST_STEPS // max(len(processes), 1)
     return [
         {
             "who": f"pid {found[0]['pid']}" if found[0]["pid"] is not None else f"process {process}",
-            "x": [row["step"] for row in found[:MOST_STEPS]],
-            "y": [None if row["dur_ns"] is None else _ms(row["dur_ns"]) for row in found[:MOST_STEPS]],
-            "fallbacks": [row["fallbacks"] for row in found[:MOST_STEPS]],
-            "launches": [row["launches"] for row in found[:MOST_STEPS]],
+            "x": [row["step"] for row in found[:most]],
+            "y": [None if row["dur_ns"] is None else _ms(row["dur_ns"]) for row in found[:most]],
+            "fallbacks": [row["fallbacks"] for row in found[:most]],
+            "launches": [row["launches"] for row in found[:most]],
         }
         for process, found in processes.items()
     ]

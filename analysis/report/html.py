@@ -16,7 +16,15 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from ral_trace.analysis.base import Rows
 from ral_trace.analysis.report import charts
-from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
+from ral_trace.analysis.report.sections import (
+    Report,
+    Section,
+    fallback_sentence,
+    heading,
+    leak_sentence,
+    leaks,
+    ledger_line,
+)
 from ral_trace.analysis.units import human, plain
 
 MOST_ROWS = 300
@@ -46,6 +54,8 @@ def render(report: Report) -> str:
             for row in report.rows("quality")
         ],
         fallbacks=fallback_sentence(report),
+        leak=leak_sentence(report),
+        only=None if report.device is None else plain(report.device),
         vendors=charts.vendors(report),
         tables={name: _tables(report, report.sections[name]) for name in TABLES if report.rows(name)},
         about={name: section.analysis.about for name, section in report.sections.items()},
@@ -110,17 +120,24 @@ def _tables(report: Report, section: Section) -> list[dict[str, Any]]:
     """A section's tables: one, or one for each device."""
     name = section.analysis.name
     if name not in BY_DEVICE:
-        return [_table(report, section, section.rows, section.columns, None)]
+        return [_table(report, section, section.rows, section.columns)]
     columns = [column for column in section.columns if column != "device"]
     colours = charts.colours(report)
+    groups = section.by_device()
+    most = max(5, MOST_ROWS // len(groups))
     return [
-        _table(report, section, rows, columns, {"name": human(device, "text"), "colour": colours.get(device, "")})
-        for device, rows in section.by_device().items()
+        _table(report, section, rows, columns, {"name": plain(device), "colour": colours.get(device, "")}, most)
+        for device, rows in groups.items()
     ]
 
 
 def _table(
-    report: Report, section: Section, rows: Rows, columns: list[str], device: dict[str, str] | None
+    report: Report,
+    section: Section,
+    rows: Rows,
+    columns: list[str],
+    device: dict[str, str] | None = None,
+    most: int = MOST_ROWS,
 ) -> dict[str, Any]:
     """A table's headings and rows; `number` is what sorts a cell, `share` the width of its bar."""
     zero = report.summary["started_ns"] or 0
@@ -133,7 +150,7 @@ def _table(
         return {
             "text": human(value, unit, zero_ns=zero),
             "number": value if unit != "text" else None,
-            "kind": "text" if unit == "text" else "number",
+            "kind": "t" if unit == "text" else "n",
             "share": round(100 * value / largest[column], 1) if barred else None,
             "warn": _notable(section.analysis.name, column, row),
         }
@@ -146,12 +163,12 @@ def _table(
             {
                 "heading": heading(column),
                 "about": about[column],
-                "kind": "text" if section.unit(column) == "text" else "number",
+                "kind": "t" if section.unit(column) == "text" else "n",
             }
             for column in columns
         ],
-        "rows": [[cell(row, column) for column in columns] for row in rows[:MOST_ROWS]],
-        "more": max(0, len(rows) - MOST_ROWS),
+        "rows": [[cell(row, column) for column in columns] for row in rows[:most]],
+        "more": max(0, len(rows) - most),
     }
 
 
@@ -159,7 +176,7 @@ def _notable(analysis: str, column: str, row: dict[str, Any]) -> bool:
     """Whether a cell should catch the eye: a fallback, or memory that grows in nearly every step."""
     if column == "fallbacks" and analysis != "steps":
         return bool(row[column])
-    return column == "steps_grown" and row["steps_grown"] >= 0.8 * (row["steps"] - 1)
+    return column == "steps_grown" and leaks(row)
 
 
 def _largest(rows: Rows, column: str) -> float:

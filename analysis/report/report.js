@@ -161,9 +161,9 @@
     });
     const heads = [...table.querySelectorAll("th")];
     const value = (row, place, numbers) =>
-      numbers ? Number(row.cells[place].dataset.number ?? -Infinity) : row.cells[place].textContent.trim();
+      numbers ? Number(row.cells[place].dataset.n ?? -Infinity) : row.cells[place].textContent.trim();
     const sort = (head, place) => {
-      const numbers = head.classList.contains("number");
+      const numbers = head.classList.contains("n");
       const down = head.getAttribute("aria-sort") !== "descending" && (numbers || head.getAttribute("aria-sort") === "ascending");
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");

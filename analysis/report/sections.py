@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.analysis import ANALYSES, Analysis, Rows
-from ral_trace.analysis.units import duration, percent, plain
+from ral_trace.analysis.summary import devices
+from ral_trace.analysis.units import duration, human, percent, plain
 from ral_trace.tracer.trace import Trace
 
 SHOWN = {
@@ -97,11 +98,18 @@ def heading(column: str) -> str:
 
 def collect(trace: Trace, device: str | None = None) -> Report:
     """Runs every analysis once."""
+    options = _sizes(len(devices(trace, device=device)))
     sections = {}
     for analysis in ANALYSES:
-        rows = analysis.run(trace, device=device) if analysis.by_device else analysis.run(trace)
-        sections[analysis.name] = Section(analysis, rows)
+        asked = {"device": device} if analysis.by_device else {}
+        sections[analysis.name] = Section(analysis, analysis.run(trace, **asked, **options.get(analysis.name, {})))
     return Report(trace.path.name, device, sections)
+
+
+def _sizes(count: int) -> dict[str, dict[str, int]]:
+    """How finely the charts of `count` devices are drawn, so that a report of 64 is no larger than one of 4."""
+    each = max(4, 16_000 // max(count, 8))
+    return {"timeline": {"events": each // 5, "stretches": each * 2 // 5}, "memory_curve": {"points": each}}
 
 
 def ledger_line(row: dict[str, Any]) -> tuple[str, str, bool]:
@@ -132,3 +140,23 @@ def fallback_sentence(report: Report) -> str | None:
     if known and span:
         said += f", {percent(100 * sum(known) / span)} of the span"
     return f"{said}. Implement first: {plain(str(rows[0]['name']))} on {plain(str(rows[0]['device']))}."
+
+
+LEAK_STEPS, LEAK_SHARE = 5, 0.8
+"""Memory that grew in this share of at least so many steps is called a leak."""
+
+
+def leaks(row: dict[str, Any]) -> bool:
+    """Whether a row of `growth` looks like a leak: it grew in nearly every step."""
+    return bool(row["steps"] >= LEAK_STEPS and row["steps_grown"] >= LEAK_SHARE * (row["steps"] - 1))
+
+
+def leak_sentence(report: Report) -> str | None:
+    """The largest leak, with its evidence. None where nothing grows in nearly every step."""
+    row = next((row for row in report.rows("growth") if leaks(row)), None)
+    if row is None:
+        return None
+    op = "memory of unknown origin" if row["op"] is None else f"memory from {plain(row['op'])}"
+    evidence = f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} steps"
+    a_step = human(row["bytes_per_step"], "bytes")
+    return f"Looks like a leak: {op} on {plain(row['device'])} {evidence}, by {a_step} a step."

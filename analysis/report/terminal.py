@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ral_trace.analysis.base import Rows
-from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, ledger_line
+from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, leak_sentence, ledger_line
 from ral_trace.analysis.units import duration, human, plain
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -36,7 +36,9 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield from _each_device(report, "peak_holders", width, "by op", 5)
     yield from _each_device(report, "lifetimes", width, "by op", 5)
     if report.rows("growth"):
-        yield from _whole(report, "growth", width, Text(report.sections["growth"].analysis.about, style="dim"))
+        leak = leak_sentence(report)
+        note = Text(leak, style=WARNING) if leak else Text(report.sections["growth"].analysis.about, style="dim")
+        yield from _whole(report, "growth", width, note)
     yield from _whole(report, "steps", width)
 
 

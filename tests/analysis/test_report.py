@@ -13,7 +13,7 @@ from ral_trace.analysis.command import html_path, report
 from ral_trace.analysis.report import html, terminal
 from ral_trace.analysis.report import json as report_json
 from ral_trace.analysis.report.sections import SHOWN, Report, collect
-from ral_trace.tracer.errors import NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.errors import InputRefused, NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.trace import open_trace
 from rich.cells import cell_len
 from rich.console import Console
@@ -191,3 +191,41 @@ def test_a_program_without_devices_has_host_ops(tmp_path: Path):
     assert "host\n  name        self" in text
     assert "1 event over 100 ns" in text
     assert "aten::mm" in html.render(found)
+
+
+def test_a_damaged_trace_is_refused_in_words(path: Path, tmp_path: Path):
+    damaged = tmp_path / "damaged.duckdb"
+    whole = path.read_bytes()
+    said = []
+    for place in range(12288 + 4096, len(whole), len(whole) // 12):
+        flipped = bytes(255 - byte for byte in whole[place : place + 64])
+        damaged.write_bytes(whole[:place] + flipped + whole[place + 64 :])
+        result = CliRunner().invoke(report, [str(damaged)])
+        assert result.exception is None or isinstance(result.exception, InputRefused)
+        said += [str(result.exception)] if result.exception else []
+    assert said
+    assert all(text.startswith(f"{damaged}: ") for text in said)
+
+
+def test_a_leak_is_named_with_its_evidence(tmp_path: Path):
+    case = Case()
+    case.device(index=0)
+    for step in range(10):
+        case.step(step, step * 1000, 900)
+        case.alloc("aten::clone", step * 1000 + 10, 64, 10_000 + step * 64)
+    with case.open(tmp_path) as trace:
+        found = collect(trace)
+    said = "Looks like a leak: memory from aten::clone on ral:0 grew in 9 of 9 steps, by 64 B a step."
+    assert said in printed(found, 120)
+    assert said in html.render(found)
+
+
+def test_a_report_of_many_devices_stays_small(tmp_path: Path):
+    case = Case()
+    for index in range(64):
+        case.device(index=index)
+        for number in range(40):
+            case.event("kernel", f"aten::op{number}", number * 10, 5, device=index)
+            case.alloc(f"aten::op{number}", number * 10, 64, number * 64, index)
+    with case.open(tmp_path) as trace:
+        assert len(html.render(collect(trace))) < 6_000_000

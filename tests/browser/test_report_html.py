@@ -80,7 +80,7 @@ def test_names_are_text_and_nothing_else(page: Page, untrusted: tuple[Path, Repo
     watched = Watched(page, path)
     page.click("#theme")
     page.wait_for_timeout(300)
-    shown = page.locator("[data-analysis=hotspots] td.text span").all_inner_texts()
+    shown = page.locator("[data-analysis=hotspots] td.t").all_inner_texts()
     assert '<b>bold</b><a href="javascript:window.__xss=1">click</a>' in shown
     assert "\\u202egnirts\\u2028" in shown
     assert len(shown) == len(found.rows("hotspots"))
@@ -102,9 +102,9 @@ def test_what_is_shown_equals_the_analyses(page: Page, trained: tuple[Path, Repo
     watched = Watched(page, path)
     for device in ("ral:0", "ral:1"):
         table = page.locator("[data-analysis=hotspots]", has=page.locator(".chip", has_text=device))
-        names = table.locator("tbody tr td:first-child span").all_inner_texts()
+        names = table.locator("tbody tr td:first-child").all_inner_texts()
         totals = table.locator("tbody tr td:nth-child(2)").evaluate_all(
-            "cells => cells.map(cell => Number(cell.dataset.number))"
+            "cells => cells.map(cell => Number(cell.dataset.n))"
         )
         rows = [row for row in found.rows("hotspots") if row["device"] == device]
         assert (names, totals) == ([row["name"] for row in rows], [row["total_ns"] for row in rows])
@@ -129,7 +129,7 @@ def test_tables_are_searched_and_sorted(page: Page, trained: tuple[Path, Report]
     table.locator("input").fill("")
     table.locator("th", has_text="duration").click()
     numbers = table.locator("tbody tr td:nth-child(3)").evaluate_all(
-        "cells => cells.map(cell => Number(cell.dataset.number))"
+        "cells => cells.map(cell => Number(cell.dataset.n))"
     )
     assert numbers == sorted(numbers, reverse=True)
     watched.check(path)
