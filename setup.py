@@ -6,6 +6,7 @@ build time, which is why the README installs torch first and then the package wi
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -104,7 +105,11 @@ class BuildNative(build_ext):
         objects = ROOT / "build/native" if self.inplace or self.editable_mode else Path(self.build_temp).resolve()
         objects.mkdir(parents=True, exist_ok=True)
         (objects / "build.ninja").write_text("\n".join(self._rules(objects)) + "\n")
-        subprocess.run([sys.executable, "-m", "ninja", "-C", objects], check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "ninja", "--quiet", "-C", objects], check=True, stdout=sys.stderr)
+        for library in LIBRARIES:
+            output = Path(self.get_ext_fullpath(library.name))
+            output.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(objects / self.get_ext_filename(library.name), output)
 
     def _rules(self, objects: Path) -> "list[str]":
         escaped = {"$": "$$", " ": "$ ", ":": "$:"}
@@ -125,10 +130,8 @@ class BuildNative(build_ext):
                     f"  flags = {' '.join([*CFLAGS, *library.flags])}",
                 ]
                 compiled.append(target)
-            output = Path(self.get_ext_fullpath(library.name)).resolve()
-            output.parent.mkdir(parents=True, exist_ok=True)
             lines += [
-                f"build {str(output).translate(str.maketrans(escaped))}: link {' '.join(compiled)}",
+                f"build {self.get_ext_filename(library.name)}: link {' '.join(compiled)}",
                 f"  flags = {' '.join(library.link_flags)}",
             ]
         return lines

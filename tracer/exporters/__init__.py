@@ -1,8 +1,7 @@
 """Writers of a trace in other formats. One file an exporter, chosen by the ending of the output's name.
 
-To add one: copy the shape of a neighbour, and add it to EXPORTERS. An output appears under its final name only when it is
-whole.
-"""
+To add one: copy the shape of a neighbour, and add it to EXPORTERS. An output appears under its final name only when
+it is whole."""
 
 import os
 import shutil
@@ -28,14 +27,14 @@ class Exporter(Protocol):
     """Of the output's name; empty: the output is a folder."""
 
     def write(self, trace: Trace, out: Path, window: Window) -> None:
-        """Writes the trace to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
+        """Writes to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
 
 
 EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
 
 
 def exporter_for(out: Path) -> Exporter:
-    """The exporter for an output's name; a name without an ending is a folder (Parquet). Raises UsageError for an unknown ending."""
+    """The exporter for an output's name; a name without an ending is a folder (Parquet). Raises UsageError."""
     for exporter in EXPORTERS:
         if any(out.name.endswith(ending) for ending in exporter.ENDINGS):
             return exporter
@@ -48,7 +47,7 @@ def exporter_for(out: Path) -> Exporter:
 def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
     """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
 
-    Replaces a file; a folder must be new or empty. Raises UsageError, and RalTraceError when the output cannot be written.
+    Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
     """
     exporter = exporter_for(out)
     if out.is_dir() and (exporter.ENDINGS or any(out.iterdir())):

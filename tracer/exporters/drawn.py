@@ -1,13 +1,13 @@
 """What timeline viewers draw of a trace, and where: the same for every format that they open.
 
-- Each valid row of SLICE_KINDS with a duration is exactly one slice. A row that never ended (flag UNFINISHED) is a slice without an end.
-  Instants, errors, and rows whose duration is unknown are points. Rows with the flag INVALID are left out; so are alloc, free, region and
-  counter rows, which counters show.
+- Each valid row of SLICE_KINDS with a duration is exactly one slice. A row that never ended (flag UNFINISHED) is a
+  slice without an end. Instants, errors, and rows whose duration is unknown are points. Rows with the flag INVALID
+  are left out; so are alloc, free, region and counter rows, which counters show.
 - Host rows are on their thread's track, device rows on their stream's.
-- An arrow for each row of `flow` whose two ends are drawn, and one from each op to the launches of which it is the parent.
-- Counters for each device: allocated bytes, reserved bytes (the views memory_curve and reserved_curve) and CPU fallbacks running; and each row
-  of `counter_value` that is a finite number, because viewers know no gaps.
-"""
+- An arrow for each row of `flow` whose two ends are drawn, and one from each op to the launches of which it is the
+  parent.
+- Counters for each device: allocated bytes, reserved bytes (the views memory_curve and reserved_curve) and CPU
+  fallbacks running; and each row of `counter_value` that is a finite number, because viewers know no gaps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,8 +39,8 @@ PROCESS, THREAD, DEVICE, STREAM, ALLOCATED, RESERVED, FALLBACKS, COUNTER = (kind
 class Track:
     """A row of the timeline. `parent` is the key of the track above it; None: at the top.
 
-    A process has a pid where viewers can tell it apart by that; a thread has a tid (and the pid of its process) likewise. Others have neither, and
-    say in their names what they are. `rank` orders the children of one parent.
+    A process has a pid where viewers can tell it apart by that; likewise a thread has a tid (with its process's pid).
+    Others have neither, and say in their names what they are. `rank` orders the children of one parent.
     """
 
     key: int
@@ -216,7 +216,8 @@ def _values_in_window(selection: Selection, values: str) -> str:
     shift = shift_ns(selection)
     return f"""
         SELECT key, greatest(ts_ns, {begin}) - ({shift}) AS ts_ns, value
-        FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY key ORDER BY ts_ns) AS next_ns FROM ({values}) WHERE key IS NOT NULL)
+        FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY key ORDER BY ts_ns) AS next_ns
+              FROM ({values}) WHERE key IS NOT NULL)
         WHERE ts_ns < {end} AND (ts_ns >= {begin} OR next_ns IS NULL OR next_ns > {begin}) AND ts_ns >= {shift}
         ORDER BY key, ts_ns"""
 

@@ -23,7 +23,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Selection:
-    """A window in the trace's own time: from `from_ns` (inclusive) to `to_ns` (exclusive). `first_ns` is the trace's first event."""
+    """A window in the trace's own time, `to_ns` exclusive. `first_ns` is the trace's first valid event."""
 
     first_ns: int
     from_ns: int | None
@@ -78,7 +78,7 @@ def select(trace: Trace, window: Window) -> Selection:
 
 
 def cut_note(selection: Selection) -> str:
-    """SQL to follow a SELECT of `quality`: a row that says which part was exported, because the ledger counts the whole recording."""
+    """SQL to follow a SELECT of `quality`: a row that says which part this is, because the ledger counts the whole."""
     if selection.everything:
         return ""
     begin, end = (
@@ -92,5 +92,5 @@ def cut_note(selection: Selection) -> str:
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """Creates a file that only its owner can read: a trace holds paths, command lines and source lines. Raises OSError."""
+    """Creates a file for its owner only: a trace holds paths, command lines and source lines. Raises OSError."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")

@@ -1,28 +1,29 @@
-"""`.json` and `.json.gz`: Chrome's trace format, which the Perfetto UI and chrome://tracing open, and in it the whole trace for `own_json` to read.
+"""`.json` and `.json.gz`: Chrome's trace format, which the Perfetto UI and chrome://tracing open, and in it the whole
+trace for `own_json` to read.
 
-    {"ralTrace":{"format":1,"schema_version":1,"zero_ns":1790000000000000000,"tables":{      the trace itself: exact, every table
+    {"ralTrace":{"format":1,"schema_version":1,"zero_ns":1790000000000000000,"tables":{    the trace: exact, every table
     "trace_info":[
     {"key":"clock","value":"tsc"}
     ],
     "event":[
-    {"id":0,"kind":"op","name":"aten::mm","ts_ns":1790000000000001000,"dur_ns":250, ...},    a row a line; a key left out is NULL
+    {"id":0,"kind":"op","name":"aten::mm","ts_ns":1790000000000001000,"dur_ns":250, ...},  a row a line; no key: NULL
     ...
     ]}},
     "displayTimeUnit":"ns",
-    "traceEvents":[                                                                          for viewers only
-    {"ph":"X","pid":4242,"tid":4242,"ts":1.000,"dur":0.250,"name":"aten::mm", ...},          microseconds after zero_ns, by decimal arithmetic
+    "traceEvents":[                                                                        for viewers only
+    {"ph":"X","pid":4242,"tid":4242,"ts":1.000,"dur":0.250,"name":"aten::mm", ...},        decimal us after zero_ns
     ...
     ]}
 
-`args` of an event is text, as in the database. Numbers that are not finite are text, because JSON has none. What viewers are shown is said in
-`drawn.py`. Streams are threads of a process that stands for their device. Slices that overlap without nesting go to threads of their own.
-"""
+`args` of an event is text, as in the database. Numbers that are not finite are text, because JSON has none. What
+viewers are shown is said in `drawn.py`. Streams are threads of a process that stands for their device. Slices that
+overlap without nesting go to threads of their own."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from isal import igzip
@@ -34,11 +35,12 @@ from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 from ral_trace.tracer.trace import Trace
 
 FORMAT = "ral-trace JSON"
-ENDINGS = (".json", ".json.gz")
+ENDINGS: tuple[str, ...] = (".json", ".json.gz")
 
 FORMAT_VERSION = 1
 MADE_UP_ID = 10_000_000
 """The first pid and tid given out to tracks that have none of their own; Linux gives out none above 2**22."""
+GZIP: Any = igzip.IGzipFile
 ROWS_AT_ONCE = 20_000
 COMPRESSION_LEVEL = 1
 """isal's: 0 to 3."""
@@ -49,8 +51,8 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     selection = select(trace, window)
     with create_private(out) as file:
         if out.name.endswith(".gz"):
-            with igzip.IGzipFile(fileobj=file, mode="wb", compresslevel=COMPRESSION_LEVEL, mtime=0) as packed:
-                _write_document(trace, cast(IO[bytes], packed), selection)
+            with GZIP(fileobj=file, mode="wb", compresslevel=COMPRESSION_LEVEL, mtime=0) as packed:
+                _write_document(trace, packed, selection)
         else:
             _write_document(trace, file, selection)
 

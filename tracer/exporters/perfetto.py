@@ -2,11 +2,13 @@
 
 What is drawn is said in `drawn.py`. Here:
 
-- A process is a group, a thread a track in it with its real pid and tid. Ids that Perfetto cannot take (unknown, beyond 31 bits, or given
-  twice) are in the names of plain tracks instead. A device is a group in its process, `ral:1 · sim · ...`, with one track a stream.
-- Starts and durations are the database's, in nanoseconds; a slice's category is the row's kind; ANNOTATIONS are its debug annotations.
-- Slices that overlap without nesting go to further tracks, `... (overlap 1)`, below the first. The UI draws a slice without an end to the end
-  of the trace.
+- A process is a group, a thread a track in it with its real pid and tid. Ids that Perfetto cannot take (unknown,
+  beyond 31 bits, or given twice) are in the names of plain tracks instead. A device is a group in its process,
+  `ral:1 · sim · ...`, with one track a stream.
+- Starts and durations are the database's, in nanoseconds; a slice's category is the row's kind; ANNOTATIONS are its
+  debug annotations.
+- Slices that overlap without nesting go to further tracks, `... (overlap 1)`, below the first. The UI draws a slice
+  without an end to the end of the trace.
 - Perfetto draws arrows forward in time: one whose target begins before its origin points the other way.
 - A window takes rows whole, so that a slice which reaches into it may begin before it.
 """
@@ -24,7 +26,7 @@ from ral_trace.tracer.exporters.output import Selection, Window, create_private,
 from ral_trace.tracer.trace import Trace
 
 FORMAT = "Perfetto"
-ENDINGS = (".pftrace",)
+ENDINGS: tuple[str, ...] = (".pftrace",)
 
 NO_PARENT = _native.PERFETTO_NO_PARENT
 COMPRESSION_LEVEL = 1
@@ -32,7 +34,7 @@ COMPRESSION_LEVEL = 1
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:
-    """Writes the trace to `out`. Raises RalTraceError and duckdb.Error when a query fails, OSError when the disk does."""
+    """Writes the trace to `out`. Raises RalTraceError or duckdb.Error (a query), OSError (the disk)."""
     selection = select(trace, window)
     with create_private(out) as file:
         encoder = _native.PerfettoEncoder(compressed_into(file), unix_epoch=_counts_from_1970(trace))

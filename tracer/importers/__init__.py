@@ -24,10 +24,10 @@ class Importer(Protocol):
     FORMAT: str
 
     def sniff(self, head: bytes) -> float:
-        """How sure it is, 0 to 1, that a file which begins with `head` (decompressed, at most HEAD_BYTES) is of its format."""
+        """How sure it is, 0 to 1, that a file which begins with `head` (decompressed, HEAD_BYTES) is its own."""
 
     def read(self, path: Path, builder: TraceBuilder) -> None:
-        """Adds the file's rows to `builder`. Raises InputRefused; what is wrong with single events goes to `quality`."""
+        """Adds the file's rows to `builder`; what is wrong with single events goes to quality. Raises InputRefused."""
 
 
 IMPORTERS: Sequence[Importer] = [own_json]
@@ -40,7 +40,7 @@ def is_trace_file(path: Path) -> bool:
 
 
 def import_files(files: Sequence[Path], out: Path) -> Path:
-    """Reads files of any known format into one new trace at `out`. Raises InputRefused when a file is of no known format.
+    """Reads files of any known format into one new trace at `out`. Raises InputRefused when a file is of none.
 
     A whole trace of ours (`builder.derived`) stands alone: its ids and what was derived from it would not fit others.
     """
@@ -54,7 +54,7 @@ def import_files(files: Sequence[Path], out: Path) -> Path:
 
 @contextlib.contextmanager
 def as_trace_file(path: Path) -> Iterator[Path]:
-    """The file itself when it is a trace, else a temporary trace with its content, which may be unlinked as soon as it is open."""
+    """The file itself when it is a trace, else a temporary trace with its content, to be unlinked once it is open."""
     if path.is_dir() or path.stat().st_size == 0 or is_trace_file(path):
         yield path
         return

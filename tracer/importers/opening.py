@@ -4,26 +4,27 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
-from isal import igzip
+from isal import igzip, igzip_lib
 
 from ral_trace.tracer.errors import InputRefused
 
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP: Any = igzip.IGzipFile
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed where they are gzip. Raises InputRefused for what goes wrong while they are read."""
+    """The file's bytes, decompressed where they are gzip. Raises InputRefused, also while they are read."""
     try:
         with path.open("rb") as file:
             packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             file.seek(0)
-            yield cast(IO[bytes], igzip.IGzipFile(fileobj=file, mode="rb")) if packed else file
+            yield GZIP(fileobj=file, mode="rb") if packed else file
     except EOFError as error:
         raise InputRefused(path, "the compressed file is cut off", "export or copy it again") from error
-    except (zlib.error, igzip.BadGzipFile, igzip.IsalError) as error:
+    except (zlib.error, igzip.BadGzipFile, igzip_lib.IsalError) as error:
         raise InputRefused(path, f"the compressed file is damaged ({error})", "export or copy it again") from error
     except OSError as error:
         raise InputRefused(

@@ -1,8 +1,7 @@
 """Our own `.json[.gz]`: reads back the whole trace that `exporters/own_json.py` put beside the viewers' events.
 
-A file as our exporter writes it has a row a line, and is read a line at a time into one file of rows a table, from which DuckDB takes them. A file that
-another tool has laid out anew is read whole, then goes the same way.
-"""
+A file as our exporter writes it has a row a line, and is read a line at a time into one file of rows a table, from
+which DuckDB takes them. A file that another tool has laid out anew is read whole, then goes the same way."""
 
 import json
 import re
@@ -51,7 +50,7 @@ def read(path: Path, builder: TraceBuilder) -> None:
 
 
 def _spill(path: Path, folder: Path) -> int:
-    """Writes the rows of each table to a file of that name, a line each. Returns the length of the longest line in bytes."""
+    """Writes the rows of each table to a file of that name, a line each. Returns the length of the longest line."""
     with opened(path) as file:
         first = file.readline()
         head = HEAD.match(first)
@@ -85,7 +84,7 @@ TABLE_NAMES = {table.name for table in TABLES}
 
 
 def _check_end(path: Path, file: IO[bytes]) -> None:
-    """What follows the tables is for viewers; but a file that ends early may be cut off anywhere, and is not to be trusted."""
+    """What follows the tables is for viewers only, but a file that ends early is not to be trusted."""
     last = b""
     while block := file.read(1 << 20):
         last = (last + block)[-len(END_OF_FILE) :]
@@ -149,7 +148,8 @@ def _parsed(path: Path, text: bytes) -> Any:
 def _check_versions(path: Path, head: Any) -> None:
     found = (head.get("format"), head.get("schema_version"))
     if found != (FORMAT_VERSION, SCHEMA_VERSION):
-        cause = f"has format {found[0]} and schema version {found[1]}, and this ral-trace reads {FORMAT_VERSION} and {SCHEMA_VERSION}"
+        ours = f"this ral-trace reads {FORMAT_VERSION} and {SCHEMA_VERSION}"
+        cause = f"has format {found[0]} and schema version {found[1]}, and {ours}"
         raise InputRefused(path, cause, "install the ral-trace that wrote it, or export it again")
 
 

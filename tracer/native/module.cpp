@@ -3,8 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "arrow_stream.h"
 #include "nesting.h"
-#include "record.h"
+#include "reader.h"
+#include "sessions.h"
+#include "writer_state.h"
 
 namespace py = pybind11;
 using namespace ral::trace;
@@ -12,7 +15,7 @@ using namespace ral::trace;
 namespace {
 
 template <typename T>
-using Column = py::array_t<T, py::array::c_style>;
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Column<std::int64_t>& start_ns, const Column<std::int64_t>& end_ns,
                                   const Column<std::int64_t>& id, std::int64_t tolerance_ns) {
@@ -25,6 +28,136 @@ Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Colu
   return parent;
 }
 
+// What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the schema, for the rows).
+class Batch {
+ public:
+  Columns& columns() { return *columns_; }
+  [[nodiscard]] std::size_t rows() const { return columns_->rows(); }
+  // A stream that is still being read keeps the old columns.
+  void clear() { columns_ = std::make_shared<Columns>(); }
+  py::capsule stream() {
+    auto stream = std::make_unique<ArrowArrayStream>();
+    export_stream(columns_, stream.get());
+    return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
+      const std::unique_ptr<ArrowArrayStream> owned(static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
+      if (owned->release != nullptr) {
+        owned->release(owned.get());
+      }
+    });
+  }
+
+ private:
+  std::shared_ptr<Columns> columns_ = std::make_shared<Columns>();
+};
+
+// `with annotate("name"):` without torch; costs two clock reads and a name look-up while recording, one load when not.
+class Annotation {
+ public:
+  explicit Annotation(std::string name) : name_(std::move(name)) {}
+  void enter() { start_ticks_.push_back(ticks(Writer::instance().api().clock)); }
+  void exit() {
+    const WriterApi& api = Writer::instance().api();
+    if (recording(api)) {
+      Record record = make_record(Kind::kAnnotation, api.intern(name_.data(), name_.size()));
+      record.start_ticks = start_ticks_.back();
+      record.end_ticks = ticks(api.clock);
+      api.emit(record);
+    }
+    start_ticks_.pop_back();
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::uint64_t> start_ticks_;  // one object may be entered again inside itself
+};
+
+// Names from memory that others write: never trust them to be UTF-8.
+py::list decoded(const std::vector<std::pair<std::uint32_t, std::string>>& items) {
+  py::list found;
+  for (const auto& [id, text] : items) {
+    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+    found.append(py::make_tuple(id, py::reinterpret_steal<py::str>(decoded)));
+  }
+  return found;
+}
+
+void bind_writer(py::module_& module) {
+  module.attr("_writer_api") = py::capsule(&Writer::instance().api(), kWriterCapsule);
+  module.attr("RECORD_BYTES") = sizeof(Record);
+  module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc ? "tsc" : detect_clock_source() == ClockSource::kCntvct ? "cntvct" : "monotonic";
+  module.def(
+      "start", [](const std::string& hooks, const std::string& note) { return Writer::instance().start(hooks, note); }, py::arg("hooks"), py::arg("note"),
+      py::call_guard<py::gil_scoped_release>());
+  module.def("sync", [] { Writer::instance().sync(); }, py::call_guard<py::gil_scoped_release>());
+  module.def("recording", [] { return recording(Writer::instance().api()); });
+  module.def("step", [] { Writer::instance().step(); });
+  py::class_<Annotation>(module, "Annotation")
+      .def(py::init<std::string>(), py::arg("name"))
+      .def("__enter__",
+           [](py::object self) {
+             self.cast<Annotation&>().enter();
+             return self;
+           })
+      .def("__exit__", [](Annotation& self, const py::args&) { self.exit(); });
+}
+
+void bind_reader(py::module_& module) {
+  py::class_<ClockSample>(module, "ClockSample")
+      .def_readonly("monotonic_ns", &ClockSample::monotonic_ns)
+      .def_readonly("realtime_ns", &ClockSample::realtime_ns)
+      .def_static("now", [] { return sample_clocks(detect_clock_source()); });
+  py::class_<Calibration>(module, "Calibration")
+      .def(py::init(&Calibration::between), py::arg("first"), py::arg("second"))
+      .def("epoch_ns", [](const Calibration& self, const ClockSample& at) { return self.epoch_ns(at.ticks); });
+  py::class_<Batch>(module, "Batch")
+      .def(py::init<>())
+      .def("__len__", &Batch::rows)
+      .def("clear", &Batch::clear)
+      .def("__arrow_c_stream__", [](Batch& self, const py::object& /*requested_schema*/) { return self.stream(); }, py::arg("requested_schema") = py::none());
+  py::class_<Account>(module, "Account")
+      .def_readonly("written", &Account::written)
+      .def_readonly("received", &Account::received)
+      .def_readonly("dropped", &Account::dropped)
+      .def_readonly("lost", &Account::lost);
+  py::class_<ProcessReader>(module, "ProcessReader")
+      .def_static("open", &ProcessReader::open, py::arg("folder"))
+      .def(
+          "drain",
+          [](ProcessReader& self, std::int32_t process, const Calibration& clock, Batch& into) { return self.drain(process, clock, into.columns()); },
+          py::arg("process"), py::arg("clock"), py::arg("into"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("pid", [](const ProcessReader& self) { return self.header().pid; })
+      .def_property_readonly("started", [](const ProcessReader& self) { return self.header().started; })
+      .def_property_readonly("note", [](const ProcessReader& self) { return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256)); })
+      .def("attached_ns", [](const ProcessReader& self, const Calibration& clock) { return clock.epoch_ns(self.header().attached_ticks); })
+      .def("detached", [](ProcessReader& self) { return self.state() != ProcessState::kRecording; })
+      .def("exited", [](ProcessReader& self) { return self.state() == ProcessState::kExited; })
+      .def("account", &ProcessReader::account)
+      .def("threads", [](const ProcessReader& self) { return decoded(self.threads()); })
+      .def("names", [](const ProcessReader& self) {
+        std::uint64_t refused = 0;
+        py::list names = decoded(self.names(&refused));
+        return py::make_tuple(names, refused);
+      });
+}
+
+void bind_sessions(py::module_& module) {
+  py::class_<SessionView>(module, "SessionView")
+      .def_readonly("slot", &SessionView::slot)
+      .def_readonly("session", &SessionView::session)
+      .def_readonly("collector_pid", &SessionView::collector_pid)
+      .def_readonly("collector_alive", &SessionView::collector_alive)
+      .def_readonly("folder", &SessionView::folder);
+  py::class_<Sessions>(module, "Sessions")
+      .def(py::init<>())
+      .def_property_readonly("folder", &Sessions::folder)
+      .def("begin", &Sessions::begin, py::arg("session"), py::arg("target_pid"), py::arg("ring_records"), py::arg("folder"))
+      .def("end", &Sessions::end, py::arg("slot"))
+      .def("release", &Sessions::release, py::arg("slot"))
+      .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
+      .def("taken", &Sessions::taken);
+  module.def("process_started", &process_started, py::arg("pid"));
+}
+
 }  // namespace
 
 void bind_perfetto(py::module_& module);
@@ -35,11 +168,21 @@ PYBIND11_MODULE(_native, module) {
     kinds.append(py::str(name.data(), name.size()));
   }
   module.attr("KINDS") = py::tuple(kinds);
+  module.attr("KIND_DEVICE") = static_cast<int>(Kind::kDevice);
+  module.attr("KIND_STREAM") = static_cast<int>(Kind::kStream);
   py::dict flags;
   for (const auto& [name, bit] : kFlagNames) {
     flags[py::str(name.data(), name.size())] = bit;
   }
   module.attr("FLAGS") = flags;
+  py::list directions;
+  for (const auto name : kDirectionNames) {
+    directions.append(py::str(name.data(), name.size()));
+  }
+  module.attr("DIRECTIONS") = py::tuple(directions);
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"), py::arg("tolerance_ns") = 0);
+  bind_writer(module);
+  bind_reader(module);
+  bind_sessions(module);
   bind_perfetto(module);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace ral::trace {
 
@@ -55,6 +56,8 @@ inline constexpr std::array<std::pair<std::string_view, std::uint8_t>, 6> kFlagN
 
 // kTransfer: Record::arg1.
 enum Direction : std::uint8_t { kHostToDevice = 0, kDeviceToHost = 1, kDeviceToDevice = 2, kWithinDevice = 3 };
+
+inline constexpr std::array<std::string_view, 4> kDirectionNames = {"host_to_device", "device_to_host", "device_to_device", "within_device"};
 
 inline constexpr std::int8_t kNoDevice = -1;
 

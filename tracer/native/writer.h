@@ -38,7 +38,7 @@ struct WriterApi {
   // Appends to the calling thread's ring of every recording session. `record.sequence` and `record.tid` are filled in here.
   void (*emit)(const Record& record) noexcept;
   void (*emit_to)(std::uint32_t sessions, const Record& record) noexcept;
-  // Name id of a text, for temporaries (compares contents) ...
+  // Name id of a text, for temporaries (compares contents). 0 until a session has recorded this process: do not cache a 0 ...
   std::uint32_t (*intern)(const char* text, std::size_t length) noexcept;
   // ... and a process-unique correlation id, never 0.
   std::uint64_t (*next_correlation)() noexcept;

@@ -1,0 +1,175 @@
+"""The command line. Recording is the bare command; what reads a trace is a subcommand, found here or through the entry points `ral_trace.commands`."""
+
+import sys
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ral_trace.tracer import record_command
+from ral_trace.tracer.errors import RalTraceError, UsageError
+from ral_trace.tracer.recording import DEFAULT_RING_BYTES
+from ral_trace.tracer.trace import newest_trace, open_trace
+from ral_trace.tracer.units import duration_ns, size_bytes
+
+EPILOG = """\b
+Examples:
+  ral-trace --duration 10s                   record every PyTorch program of yours that runs
+  ral-trace -- python train.py               record one program until it ends
+  ral-trace --report                         read the newest trace here
+  ral-trace --report --html                  the same as one HTML file
+  ral-trace export run.duckdb -o run.pftrace a timeline for ui.perfetto.dev
+  ral-trace query run.duckdb "SELECT kind, count(*) FROM event GROUP BY 1"
+"""
+NEWEST = ""
+"""What an option with an optional value holds when the value was left out."""
+
+
+class Duration(click.ParamType):
+    """A duration option: integer nanoseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else duration_ns(str(value))
+
+
+class Size(click.ParamType):
+    """A size option: bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else size_bytes(str(value))
+
+
+class Commands(click.Group):
+    """The subcommands of this folder and those that other folders and plugins register; loaded only when one is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(entry.name for entry in entry_points(group="ral_trace.commands"))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if own := super().get_command(ctx, cmd_name):
+            return own
+        for entry in entry_points(group="ral_trace.commands", name=cmd_name):
+            command: click.Command = entry.load()
+            return command
+        return None
+
+
+@click.group(cls=Commands, invoke_without_command=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--duration", type=Duration(), metavar="TIME", help="How long to record: 500ms, 10s, 2m. With a command: from its first event.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.")
+@click.option("--pid", type=int, metavar="N", help="Record this process and its children only.")
+@click.option("--buffer", "ring_bytes", type=Size(), default=DEFAULT_RING_BYTES, metavar="SIZE", show_default="4MiB", help="Ring of one thread.")
+@click.option("--strict", is_flag=True, help="Exit with 5 when an event was dropped or lost.")
+@click.option("--report", is_flag=False, flag_value=NEWEST, default=None, metavar="[TRACE]", help="Read a trace; the newest one here when none is named.")
+@click.option("--html", is_flag=False, flag_value=NEWEST, default=None, metavar="[FILE]", help="With --report: write it as one HTML file.")
+@click.option("--json", "as_json", is_flag=True, help="With --report: print it as JSON.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--leash", is_flag=True, hidden=True)
+@click.version_option(version("ral-trace"), prog_name="ral-trace")
+@click.pass_context
+def main_command(
+    ctx: click.Context,
+    duration: int | None,
+    output: Path | None,
+    pid: int | None,
+    ring_bytes: int,
+    strict: bool,
+    report: str | None,
+    html: str | None,
+    as_json: bool,
+    debug: bool,
+    leash: bool,
+) -> None:
+    """See what a PyTorch program really does on its devices.
+
+    Without a command it records: every program of yours that has ral-trace installed, or with `-- COMMAND` that one and its children.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if report is not None:
+        _report(ctx, report, html, as_json)
+        return
+    if html is not None or as_json:
+        raise UsageError("--html and --json go with --report: ral-trace --report --html")
+    command: tuple[str, ...] = ctx.obj or ()
+    if duration is None and not command and not leash and pid is None:
+        raise UsageError("say for how long, or what to record: ral-trace --duration 10s, or ral-trace -- python train.py (see --help)")
+    options = record_command.RecordOptions(output or record_command.default_output(), duration, command, pid, ring_bytes, strict, leash)
+    ctx.exit(record_command.record(options, Console(stderr=True)))
+
+
+def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> None:
+    """`ral-trace --report [TRACE] [--html [FILE]]` is the subcommand `report` with the same words."""
+    assert isinstance(ctx.command, click.Group)
+    command = ctx.command.get_command(ctx, "report")
+    if command is None:
+        raise UsageError("the report is not installed; install ral-trace again")
+    words = [*([trace] if trace != NEWEST else []), *(["--json"] if as_json else [])]
+    if html is not None:
+        words += ["--html"] if html == NEWEST else ["--html", html]
+    with command.make_context("report", words, parent=ctx) as inner:
+        command.invoke(inner)
+
+
+@main_command.command()
+@click.argument("trace", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Its ending decides: .pftrace, .json, .json.gz, a folder.")
+@click.option("--from", "from_ns", type=Duration(), metavar="TIME", help="Leave out what ended before, counted from the first event.")
+@click.option("--to", "to_ns", type=Duration(), metavar="TIME", help="Leave out what begins later.")
+def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | None) -> None:
+    """Write TRACE (default: the newest here) in another format."""
+    from ral_trace.tracer import exporters
+
+    exporters.exporter_for(output)
+    with open_trace(trace or newest_trace(Path.cwd()), export_folder=output.resolve().parent) as opened:
+        exporters.export(opened, output, exporters.Window(from_ns, to_ns))
+    click.echo(f"{output}: written", err=True)
+
+
+@main_command.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("sql")
+def query(trace: Path, sql: str) -> None:
+    """Run one SELECT over TRACE and print its rows, tab-separated."""
+    with open_trace(trace) as opened:
+        relation = opened.query(sql)
+        try:
+            rows = relation.fetchall()
+        except Exception as error:
+            raise opened.refused(error) from error
+        click.echo("\t".join(relation.columns))
+        for row in rows:
+            click.echo("\t".join("" if value is None else str(value) for value in row))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line: the one place where errors are caught, said in one line, and become an exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    cut = words.index("--") if "--" in words else len(words)
+    try:
+        code = main_command.main(words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :]))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except RalTraceError as error:
+        if "--debug" in words[:cut]:
+            raise
+        sys.stderr.write(f"ral-trace: {error}\n")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Somebody piped us into `head`.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

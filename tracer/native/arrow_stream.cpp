@@ -1,0 +1,106 @@
+#include "arrow_stream.h"
+
+#include <array>
+#include <utility>
+
+namespace ral::trace {
+
+namespace {
+
+struct Field {
+  const char* name;
+  const char* format;  // as the Arrow C interface writes types
+  const void* (*data)(const Columns&);
+};
+
+template <auto Member>
+const void* data_of(const Columns& columns) {
+  return (columns.*Member).data();
+}
+
+constexpr std::array<Field, 13> kFields = {{
+    {"process", "i", &data_of<&Columns::process>},
+    {"tid", "I", &data_of<&Columns::tid>},
+    {"kind", "C", &data_of<&Columns::kind>},
+    {"ts_ns", "l", &data_of<&Columns::ts_ns>},
+    {"dur_ns", "l", &data_of<&Columns::dur_ns>},
+    {"correlation", "l", &data_of<&Columns::correlation>},
+    {"bytes", "l", &data_of<&Columns::bytes>},
+    {"arg0", "L", &data_of<&Columns::arg0>},
+    {"arg1", "L", &data_of<&Columns::arg1>},
+    {"name", "I", &data_of<&Columns::name>},
+    {"device", "c", &data_of<&Columns::device>},
+    {"stream", "C", &data_of<&Columns::stream>},
+    {"flags", "C", &data_of<&Columns::flags>},
+}};
+
+struct SchemaOwner {
+  std::array<ArrowSchema, kFields.size()> children{};
+  std::array<ArrowSchema*, kFields.size()> pointers{};
+};
+
+struct ArrayOwner {
+  std::shared_ptr<const Columns> columns;
+  std::array<ArrowArray, kFields.size()> children{};
+  std::array<ArrowArray*, kFields.size()> pointers{};
+  std::array<std::array<const void*, 2>, kFields.size()> buffers{};
+  std::array<const void*, 1> no_validity{nullptr};
+};
+
+struct StreamOwner {
+  std::shared_ptr<const Columns> columns;
+};
+
+// The parent's release frees the children; a child that was moved out is released by its new owner, as the interface asks.
+template <typename T>
+void release_child(T* child) {
+  child->release = nullptr;
+}
+
+template <typename T, typename Owner>
+void release_parent(T* parent) {
+  const std::unique_ptr<Owner> owner(static_cast<Owner*>(parent->private_data));
+  parent->release = nullptr;
+}
+
+int get_schema(ArrowArrayStream* /*stream*/, ArrowSchema* out) {
+  auto owner = std::make_unique<SchemaOwner>();
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    owner->children[i] = {kFields[i].format, kFields[i].name, nullptr, 0, 0, nullptr, nullptr, &release_child<ArrowSchema>, nullptr};
+    owner->pointers[i] = &owner->children[i];
+  }
+  *out = {"+s", "", nullptr, 0, static_cast<std::int64_t>(kFields.size()), owner->pointers.data(), nullptr, &release_parent<ArrowSchema, SchemaOwner>,
+          nullptr};
+  out->private_data = owner.release();
+  return 0;
+}
+
+int get_next(ArrowArrayStream* stream, ArrowArray* out) {
+  auto* source = static_cast<StreamOwner*>(stream->private_data);
+  if (source->columns == nullptr) {
+    *out = {};  // the end: an array without a release function
+    return 0;
+  }
+  auto owner = std::make_unique<ArrayOwner>();
+  owner->columns = std::exchange(source->columns, nullptr);
+  const auto rows = static_cast<std::int64_t>(owner->columns->rows());
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    owner->buffers[i] = {nullptr, kFields[i].data(*owner->columns)};
+    owner->children[i] = {rows, 0, 0, 2, 0, owner->buffers[i].data(), nullptr, nullptr, &release_child<ArrowArray>, nullptr};
+    owner->pointers[i] = &owner->children[i];
+  }
+  *out = {rows,    0,      0, 1, static_cast<std::int64_t>(kFields.size()), owner->no_validity.data(), owner->pointers.data(),
+          nullptr, &release_parent<ArrowArray, ArrayOwner>, nullptr};
+  out->private_data = owner.release();
+  return 0;
+}
+
+}  // namespace
+
+void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out) {
+  auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(columns)});
+  *out = {&get_schema, &get_next, [](ArrowArrayStream*) -> const char* { return nullptr; }, &release_parent<ArrowArrayStream, StreamOwner>,
+          owner.release()};
+}
+
+}  // namespace ral::trace

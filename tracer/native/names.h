@@ -1,0 +1,42 @@
+// Text to number, once a process. The table lies in shared memory, so that the collector can read it after the writer died.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "files.h"
+#include "layout.h"
+
+namespace ral::trace {
+
+class Names {
+ public:
+  // A table in a new file at `path`; with `copy`, it begins with the names of another table (a child after fork keeps its parent's ids). nullptr: no room.
+  static std::unique_ptr<Names> create(const std::string& path, const Names* copy) noexcept;
+  ~Names();
+  Names(const Names&) = delete;
+  Names& operator=(const Names&) = delete;
+
+  // Lock-free. The same text gives the same id; 0 when the table is full (counted). Text over kMaxNameBytes is cut.
+  std::uint32_t intern(std::string_view text) noexcept;
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  // The file stays when the object goes: a forked child must not remove its parent's.
+  void keep_file() noexcept { owns_file_ = false; }
+
+ private:
+  static constexpr std::uint32_t kIndexSlots = 2 * kMaxNames;
+
+  Names(std::string path, Mapping table, Mapping index) : path_(std::move(path)), table_(std::move(table)), index_(std::move(index)) {}
+  [[nodiscard]] NameTable& table() const noexcept { return *static_cast<NameTable*>(table_.get()); }
+  [[nodiscard]] std::atomic<std::uint32_t>* index() const noexcept { return static_cast<std::atomic<std::uint32_t>*>(index_.get()); }
+  [[nodiscard]] std::string_view text(std::uint32_t id) const noexcept;
+  std::uint32_t append(std::string_view text) noexcept;
+
+  std::string path_;
+  Mapping table_;
+  Mapping index_;  // open addressing; holds ids; private memory of the process
+  bool owns_file_ = true;
+};
+
+}  // namespace ral::trace

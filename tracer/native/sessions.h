@@ -1,0 +1,38 @@
+// The collector's side of the page: taking a slot, ending a recording, seeing what others left behind.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rendezvous.h"
+
+namespace ral::trace {
+
+struct SessionView {
+  std::size_t slot;
+  std::uint64_t session;
+  std::int32_t collector_pid;
+  bool collector_alive;
+  std::string folder;
+};
+
+class Sessions {
+ public:
+  // Throws std::runtime_error that says what is wrong with the rendezvous.
+  Sessions() : rendezvous_(Rendezvous::open()) {}
+
+  [[nodiscard]] const std::string& folder() const noexcept { return rendezvous_->folder(); }
+  // Begins a recording and wakes every traced process. Returns the slot, or -1 when all are taken.
+  int begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records, const std::string& folder);
+  // Asks the traced processes to stop writing; the slot stays taken until `release`.
+  void end(std::size_t slot);
+  void release(std::size_t slot);
+  [[nodiscard]] std::uint32_t attach_failures(std::size_t slot) const;
+  [[nodiscard]] std::vector<SessionView> taken() const;
+
+ private:
+  std::unique_ptr<Rendezvous> rendezvous_;
+};
+
+}  // namespace ral::trace

@@ -1,0 +1,398 @@
+#include "writer.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "ring.h"
+#include "writer_state.h"
+
+namespace ral::trace {
+
+// What one thread owns. Found through one thread-local pointer; freed when the thread ends.
+struct ThreadState {
+  struct Slot {
+    std::uint64_t session = 0;  // the ring below belongs to this session
+    RingWriter ring;
+  };
+
+  ThreadView view{0, 0, static_cast<std::uint32_t>(::syscall(SYS_gettid))};
+  std::uint64_t next_correlation = 0;
+  std::uint64_t last_correlation = 0;
+  std::array<Slot, kSessions> slots;
+
+  static ThreadState* current() noexcept;
+  RingWriter* ring_for(std::size_t slot, std::uint64_t session) noexcept;
+  RingWriter* open_ring(std::size_t slot, std::uint64_t session) noexcept;
+};
+
+namespace {
+
+// initial-exec: a plain load instead of a call, at every event.
+__attribute__((tls_model("initial-exec"))) thread_local ThreadState* t_state = nullptr;
+
+pthread_key_t thread_end_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t fresh{};
+    pthread_key_create(&fresh, [](void* value) {
+      const std::unique_ptr<ThreadState> state(static_cast<ThreadState*>(value));
+      for (ThreadState::Slot& slot : state->slots) {
+        slot.ring.close();
+      }
+      t_state = nullptr;
+    });
+    return fresh;
+  }();
+  return key;
+}
+
+// Correlation ids are taken from the process in blocks, so that threads do not meet at one counter.
+constexpr std::uint64_t kCorrelationBlock = 1024;
+std::atomic<std::uint64_t> g_next_correlation_block{1};
+
+constexpr const char* kSessionVariable = "RAL_TRACE_SESSION";
+
+}  // namespace
+
+ThreadState* ThreadState::current() noexcept {
+  if (__builtin_expect(t_state == nullptr, 0)) {
+    auto state = std::make_unique<ThreadState>();
+    pthread_setspecific(thread_end_key(), state.get());
+    t_state = state.release();  // owned by the thread; the key's destructor takes it back
+  }
+  return t_state;
+}
+
+RingWriter* ThreadState::ring_for(std::size_t slot, std::uint64_t session) noexcept {
+  Slot& mine = slots[slot];
+  if (__builtin_expect(mine.session == session, 1)) {
+    return mine.ring.ok() ? &mine.ring : nullptr;
+  }
+  return open_ring(slot, session);
+}
+
+RingWriter* ThreadState::open_ring(std::size_t slot, std::uint64_t session) noexcept {
+  Writer& writer = Writer::instance();
+  const std::lock_guard lock(writer.registry_mutex_);
+  const Attachment& attachment = writer.attachments_[slot];
+  if (attachment.session != session || attachment.header == nullptr) {
+    return nullptr;
+  }
+  const std::uint32_t number = attachment.header->rings.fetch_add(1, std::memory_order_relaxed);
+  slots[slot].ring.close();
+  slots[slot].ring = RingWriter::create(attachment.folder + "/ring-" + std::to_string(number), attachment.ring_records, view.tid);
+  slots[slot].session = session;
+  return slots[slot].ring.ok() ? &slots[slot].ring : nullptr;
+}
+
+struct ForkHandlers {
+  static void prepare() {
+    Writer::instance().sync_mutex_.lock();
+    Writer::instance().registry_mutex_.lock();
+  }
+  static void parent() {
+    Writer::instance().registry_mutex_.unlock();
+    Writer::instance().sync_mutex_.unlock();
+  }
+  static void child() {
+    parent();
+    Writer::instance().after_fork_in_child();
+  }
+};
+
+Writer& Writer::instance() {
+  // In place and never destroyed: threads emit until the process is gone.
+  alignas(Writer) static std::array<std::byte, sizeof(Writer)> storage;
+  static Writer* const writer = ::new (storage.data()) Writer;
+  return *writer;
+}
+
+Writer::Writer() {
+  api_.version = kWriterApiVersion;
+  api_.clock = detect_clock_source();
+  api_.sessions = &sessions_;
+  api_.emit = [](const Record& record) noexcept {
+    Writer& writer = instance();
+    writer.emit(writer.sessions_.load(std::memory_order_relaxed), record);
+  };
+  api_.emit_to = [](std::uint32_t sessions, const Record& record) noexcept { instance().emit(sessions, record); };
+  api_.intern = [](const char* text, std::size_t length) noexcept { return instance().intern({text, length}); };
+  api_.next_correlation = []() noexcept { return instance().next_correlation(); };
+  api_.thread_view = []() noexcept { return instance().thread_view(); };
+  api_.add_listener = [](const SessionListener& listener) { instance().add_listener(listener); };
+}
+
+void Writer::emit(std::uint32_t sessions, const Record& record) noexcept {
+  ThreadState* state = ThreadState::current();
+  while (sessions != 0) {
+    const auto slot = static_cast<std::size_t>(__builtin_ctz(sessions));
+    sessions &= sessions - 1;
+    const std::uint64_t session = session_of_slot_[slot].load(std::memory_order_acquire);
+    if (RingWriter* ring = state->ring_for(slot, session); __builtin_expect(ring != nullptr, 1)) {
+      ring->push(record, state->view.tid);
+    } else if (ProcessHeader* header = headers_[slot].load(std::memory_order_acquire); header != nullptr) {
+      header->unrecorded.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+std::uint32_t Writer::intern(std::string_view text) noexcept {
+  Names* names = names_.load(std::memory_order_acquire);
+  return names == nullptr ? 0 : names->intern(text);
+}
+
+ThreadView* Writer::thread_view() noexcept { return &ThreadState::current()->view; }
+
+std::uint64_t Writer::next_correlation() noexcept {
+  ThreadState* state = ThreadState::current();
+  if (state->next_correlation == state->last_correlation) {
+    state->next_correlation = g_next_correlation_block.fetch_add(1, std::memory_order_relaxed) * kCorrelationBlock;
+    state->last_correlation = state->next_correlation + kCorrelationBlock;
+  }
+  return state->next_correlation++;
+}
+
+void Writer::step() noexcept {
+  const std::uint64_t now = ticks(api_.clock);
+  const std::uint64_t begin = step_ticks_.exchange(now, std::memory_order_relaxed);
+  const std::uint64_t number = step_number_.fetch_add(1, std::memory_order_relaxed);
+  if (!recording(api_)) {
+    return;
+  }
+  char name[32];
+  const int length = std::snprintf(name, sizeof name, "step#%" PRIu64, number);
+  Record record = make_record(Kind::kAnnotation, intern({name, static_cast<std::size_t>(length)}));
+  record.start_ticks = begin == 0 ? now : begin;
+  record.end_ticks = now;
+  api_.emit(record);
+}
+
+void Writer::add_listener(const SessionListener& listener) {
+  const std::lock_guard joining(sync_mutex_);
+  {
+    const std::lock_guard lock(registry_mutex_);
+    listeners_.push_back(listener);
+  }
+  if (const std::uint32_t sessions = sessions_.load(); sessions != 0) {
+    listener.on_attach(sessions, listener.context);
+  }
+}
+
+std::optional<std::string> Writer::start(const std::string& hooks, const std::string& note) {
+  {
+    const std::lock_guard lock(sync_mutex_);
+    if (started_) {
+      return std::nullopt;
+    }
+    hooks_ = hooks;
+    note_ = note;
+    try {
+      rendezvous_ = Rendezvous::open();
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    started_ = true;
+    step_ticks_ = ticks(api_.clock);
+    pthread_atfork(&ForkHandlers::prepare, &ForkHandlers::parent, &ForkHandlers::child);
+    std::atexit([] {
+      Writer& writer = instance();
+      const std::lock_guard registry(writer.registry_mutex_);
+      for (const Attachment& attachment : writer.attachments_) {
+        if (attachment.header != nullptr) {
+          attachment.header->state.store(ProcessState::kExited, std::memory_order_release);
+        }
+      }
+      if (const Names* names = writer.names_.load(); names != nullptr) {
+        ::unlink(names->path().c_str());
+      }
+    });
+  }
+  sync();
+  start_watcher();
+  return std::nullopt;
+}
+
+void Writer::start_watcher() {
+  // A signal of the program must never land on the watcher.
+  sigset_t all;
+  sigset_t previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  std::thread([this] { watch(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+}
+
+void Writer::watch() {
+  pthread_setname_np(pthread_self(), "ral-watcher");
+  for (;;) {
+    const std::uint32_t seen = rendezvous_->page().generation.load(std::memory_order_acquire);
+    sync();
+    rendezvous_->wait(seen);
+  }
+}
+
+void Writer::sync() {
+  const std::lock_guard joining(sync_mutex_);
+  if (rendezvous_ == nullptr) {
+    return;
+  }
+  for (std::size_t i = 0; i < kSessions; ++i) {
+    const SessionSlot& slot = rendezvous_->page().slots[i];
+    const bool records = slot.state.load(std::memory_order_acquire) == SlotState::kRecording;
+    const std::uint64_t attached = attachments_[i].session;
+    const bool still = records && slot.session == attached;
+    if (attached != 0 && !still) {
+      detach(i);
+    }
+    if (records && !still && wants_this_process(slot)) {
+      attach(i, slot);
+    }
+  }
+}
+
+bool Writer::wants_this_process(const SessionSlot& slot) const {
+  if (slot.target_pid == 0) {
+    return true;
+  }
+  // A child whose parent is gone still has its environment.
+  char session[32];
+  std::snprintf(session, sizeof session, "%016" PRIx64, slot.session);
+  if (const char* stated = std::getenv(kSessionVariable); stated != nullptr && std::strcmp(stated, session) == 0) {
+    return true;
+  }
+  for (pid_t pid = ::getpid(); pid > 1; pid = parent_of(pid)) {
+    if (pid == slot.target_pid) {
+      return true;
+    }
+  }
+  return false;
+}
+
+ProcessHeader* Writer::make_process_files(const std::string& folder) {
+  const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
+  if (names_.load() == nullptr) {
+    names_.store(Names::create(rendezvous_->folder() + "/names-" + identity, nullptr).release(), std::memory_order_release);
+  }
+  const Names* names = names_.load();
+  if (names == nullptr || ::mkdir(folder.c_str(), 0700) != 0 || ::link(names->path().c_str(), (folder + "/names").c_str()) != 0) {
+    return nullptr;
+  }
+  // Under another name until it is whole: the collector looks for `process`.
+  Mapping mapping = create_mapped(folder + "/.process", kHeaderBytes);
+  if (!mapping) {
+    return nullptr;
+  }
+  auto* header = static_cast<ProcessHeader*>(mapping.get());
+  header->magic = kProcessMagic;
+  header->version = kLayoutVersion;
+  header->pid = ::getpid();
+  header->started = process_started(::getpid());
+  header->attached_ticks = ticks(api_.clock);
+  header->clock = api_.clock;
+  header->state = ProcessState::kRecording;
+  std::snprintf(header->note.data(), header->note.size(), "%s", note_.c_str());
+  if (std::rename((folder + "/.process").c_str(), (folder + "/process").c_str()) != 0) {
+    return nullptr;
+  }
+  return static_cast<ProcessHeader*>(mapping.release());
+}
+
+void Writer::attach(std::size_t slot, const SessionSlot& wanted) {
+  std::array<char, sizeof wanted.folder> name = wanted.folder;
+  name.back() = '\0';
+  const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
+  const std::string folder = rendezvous_->folder() + "/" + name.data() + "/" + identity;
+  load_hooks();
+  ProcessHeader* header = std::strchr(name.data(), '/') == nullptr ? make_process_files(folder) : nullptr;
+  if (header == nullptr) {
+    rendezvous_->page().slots[slot].attach_failures.fetch_add(1);
+  }
+  {
+    const std::lock_guard lock(registry_mutex_);
+    // Also after a failure, so that it is not tried again at every wake-up.
+    attachments_[slot] = Attachment{wanted.session, folder, wanted.ring_records, header};
+  }
+  if (header == nullptr) {
+    return;
+  }
+  const std::uint32_t bit = 1u << slot;
+  headers_[slot].store(header, std::memory_order_release);
+  session_of_slot_[slot].store(wanted.session, std::memory_order_release);
+  sessions_.fetch_or(bit, std::memory_order_release);
+  std::vector<SessionListener> listeners;
+  {
+    const std::lock_guard lock(registry_mutex_);
+    listeners = listeners_;
+  }
+  for (const SessionListener& listener : listeners) {
+    listener.on_attach(bit, listener.context);
+  }
+}
+
+void Writer::detach(std::size_t slot) {
+  const std::uint32_t remaining = sessions_.fetch_and(~(1u << slot)) & ~(1u << slot);
+  std::vector<SessionListener> listeners;
+  {
+    const std::lock_guard lock(registry_mutex_);
+    // The header and the rings stay mapped: a thread may be in the middle of an event.
+    if (attachments_[slot].header != nullptr) {
+      attachments_[slot].header->state.store(ProcessState::kDetached, std::memory_order_release);
+    }
+    attachments_[slot] = Attachment{};
+    listeners = listeners_;
+  }
+  for (const SessionListener& listener : listeners) {
+    listener.on_detach(remaining, listener.context);
+  }
+}
+
+bool Writer::load_hooks() {
+  if (hooks_.empty() || hooks_loaded_) {
+    return hooks_loaded_;
+  }
+  hooks_loaded_ = true;
+  void* library = ::dlopen(hooks_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  using Install = void (*)(const WriterApi*, void (*)(const SessionListener&));
+  auto* install = library == nullptr ? nullptr : reinterpret_cast<Install>(::dlsym(library, "ral_trace_install_hooks"));
+  if (install == nullptr) {
+    note_ = std::string("ops are not recorded: ") + ::dlerror();
+    return false;
+  }
+  // Not add_listener: that would wait for the lock that our caller holds.
+  install(&api_, [](const SessionListener& listener) {
+    const std::lock_guard lock(instance().registry_mutex_);
+    instance().listeners_.push_back(listener);
+  });
+  return true;
+}
+
+void Writer::after_fork_in_child() {
+  sessions_ = 0;
+  if (t_state != nullptr) {
+    for (ThreadState::Slot& slot : t_state->slots) {
+      slot.ring.forget();
+      slot.session = 0;
+    }
+    t_state->view.tid = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  }
+  attachments_ = {};
+  if (Names* parents = names_.load(); parents != nullptr) {
+    const std::string path = rendezvous_->folder() + "/names-" + std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
+    parents->keep_file();
+    names_.store(Names::create(path, parents).release(), std::memory_order_release);
+  }
+  sync();
+  start_watcher();
+}
+
+}  // namespace ral::trace

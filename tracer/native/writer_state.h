@@ -1,0 +1,80 @@
+// The writer of this process: sessions it records for, rings of its threads, the watcher that learns of new sessions. Internal to `_native`.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "names.h"
+#include "rendezvous.h"
+#include "writer.h"
+
+namespace ral::trace {
+
+// A session that records this process. The header stays mapped for good: a thread may still count into it after the session ended.
+struct Attachment {
+  std::uint64_t session = 0;
+  std::string folder;
+  std::uint64_t ring_records = 0;
+  ProcessHeader* header = nullptr;
+};
+
+class Writer {
+ public:
+  static Writer& instance();
+
+  // Starts watching for sessions, and joins those that record already before it returns. `hooks` is the library with torch's callbacks, opened at the
+  // first session, or empty; `note` says why it is empty. Returns why watching is impossible, or nothing.
+  std::optional<std::string> start(const std::string& hooks, const std::string& note);
+  // Joins and leaves sessions as the page says now.
+  void sync();
+
+  void emit(std::uint32_t sessions, const Record& record) noexcept;
+  std::uint32_t intern(std::string_view text) noexcept;
+  void add_listener(const SessionListener& listener);
+  ThreadView* thread_view() noexcept;
+  std::uint64_t next_correlation() noexcept;
+  // Ends a step of the program: from the last call (or from when recording could begin) to now.
+  void step() noexcept;
+
+  [[nodiscard]] const WriterApi& api() const noexcept { return api_; }
+
+ private:
+  Writer();
+  void attach(std::size_t slot, const SessionSlot& wanted);
+  void detach(std::size_t slot);
+  [[nodiscard]] bool wants_this_process(const SessionSlot& slot) const;
+  ProcessHeader* make_process_files(const std::string& folder);
+  bool load_hooks();
+  void watch();
+  void start_watcher();
+  void after_fork_in_child();
+  friend struct ForkHandlers;
+  friend struct ThreadState;
+
+  WriterApi api_{};
+  std::atomic<std::uint32_t> sessions_{0};
+  std::array<std::atomic<std::uint64_t>, kSessions> session_of_slot_{};
+  std::array<std::atomic<ProcessHeader*>, kSessions> headers_{};  // of the last session in the slot
+  // Set once, when the first session attaches; read without a lock.
+  std::atomic<Names*> names_{nullptr};
+  std::atomic<std::uint64_t> step_ticks_{0};
+  std::atomic<std::uint64_t> step_number_{0};
+
+  std::mutex sync_mutex_;      // joining and leaving, one at a time; taken before the next one
+  std::mutex registry_mutex_;  // attachments_, listeners_
+  std::array<Attachment, kSessions> attachments_;
+  std::vector<SessionListener> listeners_;
+
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::string hooks_;
+  std::string note_;
+  bool hooks_loaded_ = false;
+  bool started_ = false;
+};
+
+}  // namespace ral::trace

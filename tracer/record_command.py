@@ -1,0 +1,223 @@
+"""`ral-trace [--duration 10s] [-- COMMAND …]`: runs a recording, shows how it goes, and says what came of it."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals
+
+POLL_S = 0.02
+LIVE_LINE_S = 0.25
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What the command line said."""
+
+    output: Path
+    duration_ns: int | None = None
+    command: tuple[str, ...] = ()
+    pid: int | None = None
+    ring_bytes: int = DEFAULT_RING_BYTES
+    strict: bool = False
+    leash: bool = False
+    """End when stdin closes, and say "ready" on stdout: the collector of a program that records itself."""
+
+
+def default_output() -> Path:
+    """`ral-trace-<UTC time>.duckdb` in the current folder."""
+    return Path(f"ral-trace-{datetime.now(UTC):%Y%m%d-%H%M%S}.duckdb")
+
+
+def record(options: RecordOptions, console: Console) -> int:
+    """Records, writes the trace, and returns the exit code. Raises RalTraceError; NothingRecorded when there was not one event."""
+    _check(options)
+    recording = Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes)
+    recording.begin()
+    for session in recording.stale():
+        console.print(f"an earlier recording's collector died; its data is in {recording.root / session.folder}", markup=False, highlight=False)
+    run = _Run(options, recording, console)
+    with _stop_signals(run.interrupt):
+        try:
+            run.until_done()
+        finally:
+            recording.end()
+        return _finish(run, options, console)
+
+
+def _check(options: RecordOptions) -> None:
+    folder = options.output.resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise RalTraceError(f"{folder}: cannot be written; choose another place with --output")
+    if options.pid is not None and not Path(f"/proc/{options.pid}").exists():
+        raise UsageError(f"there is no process {options.pid}; see what runs with: ps")
+
+
+def _target(options: RecordOptions) -> int:
+    # A command and its children are our descendants.
+    return os.getpid() if options.command else options.pid or 0
+
+
+class _Run:
+    """The time between the begin and the end of a recording."""
+
+    def __init__(self, options: RecordOptions, recording: Recording, console: Console) -> None:
+        self.options = options
+        self.recording = recording
+        self.console = console
+        self.child: subprocess.Popen[bytes] | None = None
+        self.interrupts = 0
+        self.totals = Totals()
+
+    def interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Ctrl-C or SIGTERM: the command gets it too; a second one kills it."""
+        self.interrupts += 1
+        if self.child is None:
+            return
+        if self.interrupts > 1:
+            self.child.kill()
+        elif number != signal.SIGINT or not _terminal_signals_child():
+            self.child.send_signal(number)
+
+    def until_done(self) -> None:
+        """Polls until the time is up, the command or the traced process has ended, or somebody interrupts."""
+        self._start()
+        begun = time.monotonic_ns()
+        first_event_ns: int | None = None
+        next_line = 0.0
+        with self.console.status("recording", spinner="dots") if self.console.is_terminal else _nothing() as status:
+            while True:
+                done = self._done(begun, first_event_ns)
+                self.totals = self.recording.poll()
+                if self.totals.first_event and first_event_ns is None:
+                    first_event_ns = time.monotonic_ns()
+                if done:
+                    return
+                if status is not None and time.monotonic() >= next_line:
+                    status.update(self._line(first_event_ns if self.options.command else begun))
+                    next_line = time.monotonic() + LIVE_LINE_S
+                time.sleep(POLL_S)
+
+    def _start(self) -> None:
+        if self.options.leash:
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+        if not self.options.command:
+            return
+        environment = {**os.environ, SESSION_VARIABLE: f"{self.recording.session:016x}"}
+        try:
+            self.child = subprocess.Popen(self.options.command, env=environment)
+        except OSError as error:
+            self.recording.remove()
+            raise UsageError(f"{self.options.command[0]}: cannot be started ({error.strerror}); give a program after --") from error
+
+    def _done(self, begun: int, first_event_ns: int | None) -> bool:
+        if self.child is not None:
+            if self.child.poll() is not None:
+                self.recording.exit_status[self.child.pid] = self.child.returncode
+                return True
+        elif self.interrupts or (self.options.leash and _stdin_closed()):
+            return True
+        if self.options.pid is not None and not Path(f"/proc/{self.options.pid}").exists():
+            return True
+        counted_from = first_event_ns if self.options.command else begun
+        return self.options.duration_ns is not None and counted_from is not None and time.monotonic_ns() - counted_from >= self.options.duration_ns
+
+    def _line(self, counted_from: int | None) -> str:
+        parts = []
+        if self.options.duration_ns is not None:
+            spent = 0 if counted_from is None else time.monotonic_ns() - counted_from
+            parts.append(f"{max(0.0, (self.options.duration_ns - spent) / 1e9):.1f} s left")
+        parts.append(f"{self.totals.events:,} events")
+        parts.append(f"{self.totals.processes} program{'s' if self.totals.processes != 1 else ''}")
+        parts.append(f"{self.totals.dropped:,} dropped")
+        return "recording · " + " · ".join(parts)
+
+
+def _finish(run: _Run, options: RecordOptions, console: Console) -> int:
+    """Writes the trace, waits for the command, and decides the exit code."""
+    totals = run.recording.totals()
+    failure: RalTraceError | None = None
+    if totals.events == 0:
+        failure = NothingRecorded(_why_nothing(run))
+        run.recording.builder.connection.close()
+        run.recording.remove()
+    else:
+        run.recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
+        lost = sum(process.reader.account().lost for process in run.recording.processes.values())
+        _say_what_came_of_it(run, totals, lost, console)
+        if options.strict and totals.dropped + lost:
+            failure = EventsLost(f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; give the rings more room with --buffer")
+    own = run.child.wait() if run.child is not None else 0
+    if own != 0 and not (failure is None and run.interrupts and own in (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT)):
+        if failure is not None:
+            console.print(f"ral-trace: {failure}", markup=False, highlight=False, soft_wrap=True)
+        return 128 - own if own < 0 else own
+    if failure is not None:
+        raise failure
+    return 128 - own if own < 0 else own
+
+
+def _say_what_came_of_it(run: _Run, totals: Totals, lost: int, console: Console) -> None:
+    size = run.options.output.stat().st_size
+    programs = f"{totals.processes} program{'s' if totals.processes != 1 else ''}"
+    line = f"{run.options.output}: {totals.events:,} events of {programs}, {totals.dropped:,} dropped, {lost:,} lost ({size / 1e6:.1f} MB)"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"read it with: ral-trace --report {run.options.output}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _why_nothing(run: _Run) -> str:
+    if run.recording.attach_failures:
+        return f"nothing was recorded: programs could not make their rings in {run.recording.root}; make room there, or set RAL_TRACE_DIR"
+    if run.recording.processes:
+        notes = {process.reader.note for process in run.recording.processes.values() if process.reader.note}
+        said = f" ({'; '.join(sorted(notes))})" if notes else ""
+        return f"nothing was recorded: {len(run.recording.processes)} program(s) joined, but none ran an op in that time{said}; record for longer"
+    if run.options.command:
+        return (
+            f"nothing was recorded: '{run.options.command[0]}' never imported torch with ral-trace installed beside it; "
+            "install ral-trace in the Python that runs it"
+        )
+    if run.options.pid is not None:
+        return f"nothing was recorded: process {run.options.pid} has no ral-trace loaded; install it in its Python and start it again"
+    return "nothing was recorded: no program of yours that imported torch with ral-trace installed was running; start one, or use: ral-trace -- COMMAND"
+
+
+@contextmanager
+def _stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _stdin_closed() -> bool:
+    readable, _, _ = select.select([sys.stdin], [], [], 0)
+    return bool(readable) and sys.stdin.read(1) == ""
+
+
+def _terminal_signals_child() -> bool:
+    """Whether a Ctrl-C at the terminal reached the child as well as us: then passing it on would deliver it twice."""
+    with suppress(OSError):
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    return False
