@@ -9,7 +9,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from html import escape
-from urllib.parse import urlencode
 
 from flask import Flask, Request, Response, request
 
@@ -84,7 +83,8 @@ class Gate:
 
     def _admit(self, asked: Request) -> Response:
         """Sets the cookie and moves on to the same view, whose URL no longer holds the token."""
-        query = urlencode([pair for pair in asked.args.items(multi=True) if pair[0] != "token"])
+        pairs = asked.query_string.decode("latin-1").split("&")
+        query = "&".join(pair for pair in pairs if not pair.startswith("token="))
         url = "/" + asked.path.lstrip("/\\") + ("?" + query if query else "")
         response = Response(_MOVE_ON.format(url=escape(url)), mimetype="text/html")
         response.set_cookie(_cookie(asked.headers["Host"]), self.token, httponly=True, samesite="Strict", path="/")

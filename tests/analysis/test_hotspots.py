@@ -95,6 +95,7 @@ def union(rows: list[tuple[int, int, int]]) -> int:
     return len({(thread, moment) for thread, start, length in rows for moment in range(start, start + length)})
 
 
+@settings(deadline=None)
 @given(INTERVALS)
 def test_self_times_are_never_negative_and_add_up_to_the_union(rows):
     rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
