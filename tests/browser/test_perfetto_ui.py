@@ -44,9 +44,7 @@ def test_the_ui_shows_what_the_database_holds(chromium: Browser, tmp_path: Path,
 
 @pytest.mark.parametrize("make", [training, awkward])
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_the_ui_opens_our_json(
-    chromium: Browser, tmp_path: Path, make: Callable[[Path], Path], ending: str
-) -> None:
+def test_the_ui_opens_our_json(chromium: Browser, tmp_path: Path, make: Callable[[Path], Path], ending: str) -> None:
     with open_trace(make(tmp_path / "run.duckdb")) as trace:
         out = export(trace, tmp_path / f"run{ending}")
         with perfetto_ui.opened(chromium, out) as ui:
@@ -67,9 +65,9 @@ def test_the_tracks_have_the_names_and_ids_of_processes_threads_devices_and_stre
         assert ui.rows("SELECT pid FROM process WHERE name = 'rank 1'") == [(101,)]
         names = [name for (name,) in ui.rows("SELECT name FROM track WHERE parent_id IS NULL ORDER BY name")]
         assert "rank 2 · 100 · rank 2 · host container" in names
-        streams = ui.rows(
-            "SELECT d.name, s.name FROM track s JOIN track d ON s.parent_id = d.id WHERE s.name LIKE 'stream 1 · compute' ORDER BY d.name"
-        )
+        streams = ui.rows("""
+            SELECT d.name, s.name FROM track s JOIN track d ON s.parent_id = d.id
+            WHERE s.name = 'stream 1 · compute' ORDER BY d.name""")
         assert streams == [(f"ral:{rank} · sim · Sim", "stream 1 · compute") for rank in range(5)]
 
 
@@ -79,8 +77,9 @@ def _sql(trace: Trace, query: str) -> list[tuple[object, ...]]:
 
 def _slices_in(ui: perfetto_ui.PerfettoUi, args: str = "debug") -> list[tuple[object, ...]]:
     return ui.rows(f"""
-        SELECT extract_arg(arg_set_id, '{args}.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END, name, category,
-               extract_arg(arg_set_id, '{args}.correlation'), extract_arg(arg_set_id, '{args}.bytes'), extract_arg(arg_set_id, '{args}.reason')
+        SELECT extract_arg(arg_set_id, '{args}.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END,
+               name, category, extract_arg(arg_set_id, '{args}.correlation'), extract_arg(arg_set_id, '{args}.bytes'),
+               extract_arg(arg_set_id, '{args}.reason')
         FROM slice ORDER BY event""")
 
 
@@ -88,7 +87,8 @@ def _slices_of(trace: Trace, zero_ns: int = 0) -> list[tuple[object, ...]]:
     return _sql(
         trace,
         f"""
-        SELECT id, ts_ns - {zero_ns}, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END, coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
+        SELECT id, ts_ns - {zero_ns}, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END,
+               coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
                correlation, bytes, args->>'reason'
         FROM event WHERE {SHOWN} ORDER BY id""",
     )
@@ -103,12 +103,12 @@ def _arrows_in(ui: perfetto_ui.PerfettoUi) -> list[tuple[object, ...]]:
 def _arrows_of(trace: Trace) -> list[tuple[object, ...]]:
     return _sql(trace, """
         SELECT from_event, to_event FROM flow UNION ALL
-        SELECT op.id, launch.id FROM event launch JOIN event op ON op.id = launch.parent WHERE launch.kind = 'launch' AND op.kind = 'op'
+        SELECT op.id, l.id FROM event l JOIN event op ON op.id = l.parent WHERE l.kind = 'launch' AND op.kind = 'op'
         ORDER BY ALL""")  # fmt: skip
 
 
 def _counter_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[tuple[object, ...]]:
-    """Values are float64 in Perfetto; JavaScript writes a large one without a point, which Python takes for an integer."""
+    """Values are float64 in Perfetto; JavaScript writes a large one without a point, which is an int here."""
     found = ui.rows(f"""
         SELECT counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
         WHERE counter_track.name = '{name}' ORDER BY ts, value""")

@@ -1,4 +1,5 @@
-"""Reads a .pftrace with perfetto's own protos and plays it back as trace processor does: clocks, interned strings, a stack of slices a track."""
+"""Reads a .pftrace with perfetto's own protos and plays it back as trace processor does: clocks, interned strings, a
+stack of slices a track."""
 
 import zlib
 from collections import defaultdict
@@ -97,9 +98,7 @@ class Replay:
         assert track in self.tracks, "a track is described before its first event"
         if event.type == TrackEvent.TYPE_COUNTER:
             whole = event.HasField("counter_value")
-            self.counters[track].append(
-                (sequence.now_ns, event.counter_value if whole else event.double_counter_value)
-            )
+            self.counters[track].append((sequence.now_ns, event.counter_value if whole else event.double_counter_value))
         elif event.type == TrackEvent.TYPE_SLICE_END:
             ended = self._stacks[track].pop()
             ended.dur_ns = sequence.now_ns - ended.ts_ns

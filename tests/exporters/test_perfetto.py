@@ -63,7 +63,10 @@ def test_counters_hold_the_memory_curves(tmp_path: Path, make: Callable[[Path], 
         }
         for name, query in curves.items():
             found = [
-                value for uuid, values in played.counters.items() if played.tracks[uuid].name == name for value in values
+                value
+                for uuid, values in played.counters.items()
+                if played.tracks[uuid].name == name
+                for value in values
             ]
             assert sorted(found) == sorted(trace.sql(query).fetchall())
         running = [played.counters[uuid] for uuid in played.counters if "fallbacks" in played.tracks[uuid].name]
@@ -100,9 +103,9 @@ def test_nesting_stays_shallower_than_what_perfetto_drops(tmp_path: Path) -> Non
         process = builder.add("process", source=source, pid=1)
         thread = builder.add("thread", process=process, tid=1)
         rows = [
-            {"kind": "python", "name": "f", "ts_ns": n, "dur_ns": 2000 - 2 * n, "process": process, "thread": thread, "flags": 0}
+            {"kind": "python", "ts_ns": n, "dur_ns": 2000 - 2 * n, "process": process, "thread": thread, "flags": 0}
             for n in range(600)
-        ]  # fmt: skip
+        ]
         builder.add_rows("event", rows)
         builder.finish()
     with open_trace(tmp_path / "run.duckdb") as trace:
@@ -123,11 +126,9 @@ def test_a_window_takes_rows_whole_and_counters_from_the_value_that_holds(tmp_pa
         [(held,)] = trace.sql(f"""
             SELECT arg_max(allocated_bytes, ts_ns) FROM memory_curve WHERE device = 0 AND ts_ns <= {first + begin}
         """).fetchall()
-    [curve] = [
-        values
-        for uuid, values in played.counters.items()
-        if played.tracks[uuid].name == "allocated bytes" and played.tracks[played.tracks[uuid].parent_uuid].name[:5] == "ral:0"
-    ]  # fmt: skip
+    allocated = [track for track in played.tracks.values() if track.name == "allocated bytes"]
+    [first_device] = [track for track in allocated if played.tracks[track.parent_uuid].name.startswith("ral:0")]
+    curve = played.counters[first_device.uuid]
     assert curve[0] == (first + begin, held)
     assert all(first + begin <= ts_ns < first + end for ts_ns, _ in curve)
 

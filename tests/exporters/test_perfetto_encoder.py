@@ -80,10 +80,8 @@ def test_every_slice_comes_back(unordered: list[dict[str, Any]], data: st.DataOb
 
 
 def test_a_long_name_and_many_names_go_through_a_bounded_table() -> None:
-    rows = in_order([
-        {"track": 0, "start_ns": n, "dur_ns": 1, "shape": SHAPE_SLICE, "name": f"{n} " + "ü" * 10_000, "kind": "k", "bytes": None, "reason": None}
-        for n in range(50)
-    ])  # fmt: skip
+    like = {"track": 0, "dur_ns": 1, "shape": SHAPE_SLICE, "kind": "k", "bytes": None, "reason": None}
+    rows = in_order([{**like, "start_ns": n, "name": f"{n} " + "ü" * 10_000} for n in range(50)])
     played = replay(encoded(rows, [], intern_bytes=100_000, chunk_bytes=4096))
     assert [one.name for one in played.slices] == [row["name"] for row in rows]
 
@@ -104,7 +102,9 @@ def test_columns_of_another_type_are_refused() -> None:
 def test_a_query_that_fails_says_why() -> None:
     encoder = _native.PerfettoEncoder(lambda _: None, unix_epoch=False)
     encoder.add_counter(0, _native.PERFETTO_NO_PARENT, "c", "bytes")
-    failing = CONNECTION.cursor().sql("SELECT 0::BIGINT, 0::BIGINT, (CASE WHEN range > 5 THEN error('no luck') ELSE 1 END)::BIGINT FROM range(9)")
+    failing = CONNECTION.cursor().sql(
+        "SELECT 0::BIGINT, 0::BIGINT, (CASE WHEN range > 5 THEN error('no luck') ELSE 1 END)::BIGINT FROM range(9)"
+    )
     with pytest.raises((RuntimeError, duckdb.Error), match="no luck"):
         encoder.counters(failing)
 
