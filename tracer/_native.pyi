@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 # module.cpp
 
 KINDS: tuple[str, ...]
+KIND_DEVICE: int
+KIND_STREAM: int
 FLAGS: dict[str, int]
+DIRECTIONS: tuple[str, ...]
+RECORD_BYTES: int
+CLOCK: str
 
 def nest(
     thread: NDArray[np.int32],
@@ -19,6 +24,97 @@ def nest(
     tolerance_ns: int = 0,
 ) -> NDArray[np.int64]:
     """The id of each row's innermost enclosing row, -1: none. Rows by thread, then start, then longest first."""
+
+def start(hooks: str, note: str) -> str | None:
+    """Starts the watcher of this process, once, and joins recordings that run. Returns why that is impossible, or None."""
+
+def sync() -> None:
+    """Joins and leaves recordings as the page says now, without waiting for the watcher."""
+
+def recording() -> bool:
+    """Whether any session records this process now."""
+
+def step() -> None: ...
+
+class Annotation:
+    def __init__(self, name: str) -> None: ...
+    def __enter__(self) -> Annotation: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class ClockSample:
+    """The clocks at one moment: nanoseconds of CLOCK_MONOTONIC and CLOCK_REALTIME, and the ticks (not shown)."""
+
+    monotonic_ns: int
+    realtime_ns: int
+    @staticmethod
+    def now() -> ClockSample: ...
+
+class Calibration:
+    """Ticks to nanoseconds since the Unix epoch: the zero from `first`, the rate from both."""
+
+    def __init__(self, first: ClockSample, second: ClockSample) -> None: ...
+    def epoch_ns(self, at: ClockSample) -> int: ...
+
+class Batch:
+    """Drained records as columns (native/columns.h). DuckDB reads it; `clear` begins the next one."""
+
+    def __len__(self) -> int: ...
+    def clear(self) -> None: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+class Account:
+    """What became of events: written = received + dropped + lost."""
+
+    written: int
+    received: int
+    dropped: int
+    lost: int
+
+class ProcessReader:
+    """What one traced process wrote for one session."""
+
+    pid: int
+    started: int
+    note: str
+    @staticmethod
+    def open(folder: str) -> ProcessReader | None:
+        """None while the process is still making its files, or when they are not ours."""
+
+    def drain(self, process: int, clock: Calibration, into: Batch) -> int:
+        """Moves what is committed out of all rings; returns how many records."""
+
+    def attached_ns(self, clock: Calibration) -> int: ...
+    def detached(self) -> bool: ...
+    def exited(self) -> bool: ...
+    def account(self) -> Account: ...
+    def threads(self) -> list[tuple[int, str]]: ...
+    def names(self) -> tuple[list[tuple[int, str]], int]:
+        """(id, text) of every name, and how many found no room."""
+
+class SessionView:
+    """A taken slot of the page."""
+
+    slot: int
+    session: int
+    collector_pid: int
+    collector_alive: bool
+    folder: str
+
+class Sessions:
+    """The collector's side of the page. Raises RuntimeError when the rendezvous is not safe or not there."""
+
+    folder: str
+    def __init__(self) -> None: ...
+    def begin(self, session: int, target_pid: int, ring_records: int, folder: str) -> int:
+        """The slot, or -1 when all are taken."""
+
+    def end(self, slot: int) -> None: ...
+    def release(self, slot: int) -> None: ...
+    def attach_failures(self, slot: int) -> int: ...
+    def taken(self) -> list[SessionView]: ...
+
+def process_started(pid: int) -> int:
+    """When a process began, in clock ticks since boot (proc(5), field 22); 0: there is none."""
 
 # perfetto_bindings.cpp
 

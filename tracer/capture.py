@@ -25,10 +25,24 @@ class Capture:
     def __enter__(self) -> Self:
         if reason := watch.start():
             raise RalTraceError(f"this program cannot be recorded: {reason}")
-        command = [sys.executable, "-m", "ral_trace.tracer.cli", "--pid", str(os.getpid()), "--output", str(self.path), *self._buffer]
+        command = [
+            sys.executable,
+            "-m",
+            "ral_trace.tracer.cli",
+            "--pid",
+            str(os.getpid()),
+            "--output",
+            str(self.path),
+            *self._buffer,
+        ]
         # Its stdin is our leash: closing it ends the recording, and so does our own death.
         self._collector = subprocess.Popen(
-            [*command, "--leash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [*command, "--leash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         assert self._collector.stdout is not None
         if self._collector.stdout.readline().strip() != "ready":
@@ -37,7 +51,9 @@ class Capture:
         _native.sync()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         assert self._collector.stdin is not None
         self._collector.stdin.close()
         code = self._collector.wait(END_TIMEOUT_S)

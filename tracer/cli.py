@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.recording import DEFAULT_RING_BYTES
 from ral_trace.tracer.trace import newest_trace, open_trace
 from ral_trace.tracer.units import duration_ns, size_bytes
+from rich.console import Console
 
 EPILOG = """\b
 Examples:
@@ -49,7 +48,9 @@ class Commands(click.Group):
     """The subcommands of this folder and those that other folders and plugins register; loaded only when one is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(entry.name for entry in entry_points(group="ral_trace.commands"))})
+        return sorted(
+            {*super().list_commands(ctx), *(entry.name for entry in entry_points(group="ral_trace.commands"))}
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if own := super().get_command(ctx, cmd_name):
@@ -60,14 +61,52 @@ class Commands(click.Group):
         return None
 
 
-@click.group(cls=Commands, invoke_without_command=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--duration", type=Duration(), metavar="TIME", help="How long to record: 500ms, 10s, 2m. With a command: from its first event.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.")
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--duration",
+    type=Duration(),
+    metavar="TIME",
+    help="How long to record: 500ms, 10s, 2m. With a command: from its first event.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
+)
 @click.option("--pid", type=int, metavar="N", help="Record this process and its children only.")
-@click.option("--buffer", "ring_bytes", type=Size(), default=DEFAULT_RING_BYTES, metavar="SIZE", show_default="4MiB", help="Ring of one thread.")
+@click.option(
+    "--buffer",
+    "ring_bytes",
+    type=Size(),
+    default=DEFAULT_RING_BYTES,
+    metavar="SIZE",
+    show_default="4MiB",
+    help="Ring of one thread.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 5 when an event was dropped or lost.")
-@click.option("--report", is_flag=False, flag_value=NEWEST, default=None, metavar="[TRACE]", help="Read a trace; the newest one here when none is named.")
-@click.option("--html", is_flag=False, flag_value=NEWEST, default=None, metavar="[FILE]", help="With --report: write it as one HTML file.")
+@click.option(
+    "--report",
+    is_flag=False,
+    flag_value=NEWEST,
+    default=None,
+    metavar="[TRACE]",
+    help="Read a trace; the newest one here when none is named.",
+)
+@click.option(
+    "--html",
+    is_flag=False,
+    flag_value=NEWEST,
+    default=None,
+    metavar="[FILE]",
+    help="With --report: write it as one HTML file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="With --report: print it as JSON.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--leash", is_flag=True, hidden=True)
@@ -99,8 +138,12 @@ def main_command(
         raise UsageError("--html and --json go with --report: ral-trace --report --html")
     command: tuple[str, ...] = ctx.obj or ()
     if duration is None and not command and not leash and pid is None:
-        raise UsageError("say for how long, or what to record: ral-trace --duration 10s, or ral-trace -- python train.py (see --help)")
-    options = record_command.RecordOptions(output or record_command.default_output(), duration, command, pid, ring_bytes, strict, leash)
+        raise UsageError(
+            "say for how long, or what to record: ral-trace --duration 10s, or ral-trace -- python train.py (see --help)"
+        )
+    options = record_command.RecordOptions(
+        output or record_command.default_output(), duration, command, pid, ring_bytes, strict, leash
+    )
     ctx.exit(record_command.record(options, Console(stderr=True)))
 
 
@@ -119,15 +162,28 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
 
 @main_command.command()
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Its ending decides: .pftrace, .json, .json.gz, a folder.")
-@click.option("--from", "from_ns", type=Duration(), metavar="TIME", help="Leave out what ended before, counted from the first event.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Its ending decides: .pftrace, .json, .json.gz, a folder.",
+)
+@click.option(
+    "--from",
+    "from_ns",
+    type=Duration(),
+    metavar="TIME",
+    help="Leave out what ended before, counted from the first event.",
+)
 @click.option("--to", "to_ns", type=Duration(), metavar="TIME", help="Leave out what begins later.")
 def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | None) -> None:
     """Write TRACE (default: the newest here) in another format."""
     from ral_trace.tracer import exporters
 
     exporters.exporter_for(output)
-    with open_trace(trace or newest_trace(Path.cwd()), export_folder=output.resolve().parent) as opened:
+    with open_trace(trace or newest_trace(Path.cwd())) as opened:
         exporters.export(opened, output, exporters.Window(from_ns, to_ns))
     click.echo(f"{output}: written", err=True)
 
@@ -138,12 +194,8 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
 def query(trace: Path, sql: str) -> None:
     """Run one SELECT over TRACE and print its rows, tab-separated."""
     with open_trace(trace) as opened:
-        relation = opened.query(sql)
-        try:
-            rows = relation.fetchall()
-        except Exception as error:
-            raise opened.refused(error) from error
-        click.echo("\t".join(relation.columns))
+        columns, rows = opened.query(sql)
+        click.echo("\t".join(columns))
         for row in rows:
             click.echo("\t".join("" if value is None else str(value) for value in row))
 

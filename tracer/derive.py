@@ -4,7 +4,6 @@ Each function takes a connection whose current database has the tables of `schem
 """
 
 import duckdb
-
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import FLAGS
 

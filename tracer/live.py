@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import duckdb
-
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import DEVICE_KINDS, FLAGS
 from ral_trace.tracer.store import TraceBuilder
@@ -50,7 +49,10 @@ def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
     for process in processes:
         if process.names:
             ids, texts = zip(*process.names, strict=True)
-            connection.execute("INSERT INTO record_name SELECT ?, unnest(?::UINTEGER[]), unnest(?::VARCHAR[])", [process.process, list(ids), list(texts)])
+            connection.execute(
+                "INSERT INTO record_name SELECT ?, unnest(?::UINTEGER[]), unnest(?::VARCHAR[])",
+                [process.process, list(ids), list(texts)],
+            )
     _threads(builder, processes)
     _devices(connection)
     _events(connection)
@@ -61,7 +63,9 @@ def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
 def _threads(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
     names = {(process.process, tid): name for process in processes for tid, name in process.threads}
     used = builder.connection.execute("SELECT DISTINCT process, tid FROM record ORDER BY ALL").fetchall()
-    builder.add_rows("thread", [{"process": process, "tid": tid, "name": names.get((process, tid))} for process, tid in used])
+    builder.add_rows(
+        "thread", [{"process": process, "tid": tid, "name": names.get((process, tid))} for process, tid in used]
+    )
 
 
 def _devices(connection: duckdb.DuckDBPyConnection) -> None:

@@ -6,18 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from collections.abc import Iterator
-
-from rich.console import Console
 
 from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals
+from rich.console import Console
 
 POLL_S = 0.02
 LIVE_LINE_S = 0.25
@@ -48,7 +46,11 @@ def record(options: RecordOptions, console: Console) -> int:
     recording = Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes)
     recording.begin()
     for session in recording.stale():
-        console.print(f"an earlier recording's collector died; its data is in {recording.root / session.folder}", markup=False, highlight=False)
+        console.print(
+            f"an earlier recording's collector died; its data is in {recording.root / session.folder}",
+            markup=False,
+            highlight=False,
+        )
     run = _Run(options, recording, console)
     with _stop_signals(run.interrupt):
         try:
@@ -122,7 +124,9 @@ class _Run:
             self.child = subprocess.Popen(self.options.command, env=environment)
         except OSError as error:
             self.recording.remove()
-            raise UsageError(f"{self.options.command[0]}: cannot be started ({error.strerror}); give a program after --") from error
+            raise UsageError(
+                f"{self.options.command[0]}: cannot be started ({error.strerror}); give a program after --"
+            ) from error
 
     def _done(self, begun: int, first_event_ns: int | None) -> bool:
         if self.child is not None:
@@ -134,7 +138,11 @@ class _Run:
         if self.options.pid is not None and not Path(f"/proc/{self.options.pid}").exists():
             return True
         counted_from = first_event_ns if self.options.command else begun
-        return self.options.duration_ns is not None and counted_from is not None and time.monotonic_ns() - counted_from >= self.options.duration_ns
+        return (
+            self.options.duration_ns is not None
+            and counted_from is not None
+            and time.monotonic_ns() - counted_from >= self.options.duration_ns
+        )
 
     def _line(self, counted_from: int | None) -> str:
         parts = []
@@ -160,9 +168,13 @@ def _finish(run: _Run, options: RecordOptions, console: Console) -> int:
         lost = sum(process.reader.account().lost for process in run.recording.processes.values())
         _say_what_came_of_it(run, totals, lost, console)
         if options.strict and totals.dropped + lost:
-            failure = EventsLost(f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; give the rings more room with --buffer")
+            failure = EventsLost(
+                f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; give the rings more room with --buffer"
+            )
     own = run.child.wait() if run.child is not None else 0
-    if own != 0 and not (failure is None and run.interrupts and own in (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT)):
+    if own != 0 and not (
+        failure is None and run.interrupts and own in (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT)
+    ):
         if failure is not None:
             console.print(f"ral-trace: {failure}", markup=False, highlight=False, soft_wrap=True)
         return 128 - own if own < 0 else own
@@ -176,7 +188,9 @@ def _say_what_came_of_it(run: _Run, totals: Totals, lost: int, console: Console)
     programs = f"{totals.processes} program{'s' if totals.processes != 1 else ''}"
     line = f"{run.options.output}: {totals.events:,} events of {programs}, {totals.dropped:,} dropped, {lost:,} lost ({size / 1e6:.1f} MB)"
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"read it with: ral-trace --report {run.options.output}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"read it with: ral-trace --report {run.options.output}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _why_nothing(run: _Run) -> str:

@@ -85,7 +85,9 @@ class Recording:
         self.builder = TraceBuilder(self.output)
         live.prepare(self.builder.connection)
         records = 1 << max(self.ring_bytes // _native.RECORD_BYTES, 1024).bit_length() - 1
-        self.slot = self._sessions.begin(session=self.session, target_pid=self.target_pid, ring_records=records, folder=self.folder.name)
+        self.slot = self._sessions.begin(
+            session=self.session, target_pid=self.target_pid, ring_records=records, folder=self.folder.name
+        )
         if self.slot < 0:
             raise RalTraceError(f"{self.root}: eight recordings are running already; wait for one to end")
 
@@ -114,7 +116,9 @@ class Recording:
         """Stops the writers, takes what is left in the rings, and gives the slot back."""
         self._sessions.end(self.slot)
         deadline = time.monotonic() + DETACH_TIMEOUT_S
-        while time.monotonic() < deadline and any(process.alive() and not process.reader.detached() for process in self.processes.values()):
+        while time.monotonic() < deadline and any(
+            process.alive() and not process.reader.detached() for process in self.processes.values()
+        ):
             self.poll()
             time.sleep(0.002)
         while not self._clock_ready():
@@ -158,7 +162,9 @@ class Recording:
                 continue
             reader = _native.ProcessReader.open(entry.path)
             if reader is not None:
-                self.processes[entry.name] = TracedProcess(len(self.processes), reader, socket.gethostname(), _command_of(reader.pid))
+                self.processes[entry.name] = TracedProcess(
+                    len(self.processes), reader, socket.gethostname(), _command_of(reader.pid)
+                )
 
     def _notice_ends(self) -> None:
         for process in self.processes.values():
@@ -205,7 +211,13 @@ class Recording:
             )
             account = process.reader.account()
             builder.add(
-                "ledger", process=row, written=account.written, received=account.received, dropped=account.dropped, lost=account.lost, shed=0
+                "ledger",
+                process=row,
+                written=account.written,
+                received=account.received,
+                dropped=account.dropped,
+                lost=account.lost,
+                shed=0,
             )
             self._warn(builder, source, row, process, account)
         if self.attach_failures:
@@ -213,19 +225,30 @@ class Recording:
             builder.add("quality", source=source, what=what, count=self.attach_failures)
         begun = calibration.epoch_ns(self._first_sample)
         ended = calibration.epoch_ns(self._last_sample)
-        builder.info(command_line=command_line, clock=_native.CLOCK, created_ns=begun, duration_ns=ended - begun, clock_drift_ns=self._drift_ns(calibration))
+        builder.info(
+            command_line=command_line,
+            clock=_native.CLOCK,
+            created_ns=begun,
+            duration_ns=ended - begun,
+            clock_drift_ns=self._drift_ns(calibration),
+        )
 
     def _drift_ns(self, calibration: _native.Calibration) -> int:
         """How far converted ticks and CLOCK_MONOTONIC came apart over the recording."""
         by_ticks = calibration.epoch_ns(self._last_sample) - calibration.epoch_ns(self._first_sample)
         return by_ticks - (self._last_sample.monotonic_ns - self._first_sample.monotonic_ns)
 
-    def _warn(self, builder: TraceBuilder, source: int, row: int, process: TracedProcess, account: _native.Account) -> None:
+    def _warn(
+        self, builder: TraceBuilder, source: int, row: int, process: TracedProcess, account: _native.Account
+    ) -> None:
         def warn(what: str, count: int | None = None) -> None:
             builder.add("quality", source=source, process=row, what=what, count=count, example=process.name)
 
         if account.dropped:
-            warn("events dropped: a ring was full before the collector came; give it more room with --buffer", account.dropped)
+            warn(
+                "events dropped: a ring was full before the collector came; give it more room with --buffer",
+                account.dropped,
+            )
         if account.lost:
             warn("events lost: not committed when their writer died, or damaged", account.lost)
         if process.reader.note:

@@ -7,7 +7,6 @@ join needs only the id; `correlation` is unique within a process only, so that e
 from dataclasses import dataclass, field
 
 import duckdb
-
 from ral_trace.tracer import _native
 
 SCHEMA_VERSION = 1

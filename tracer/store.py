@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import duckdb
-
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
 

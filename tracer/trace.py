@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import duckdb
-
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
 from ral_trace.tracer.schema import SCHEMA_VERSION
 
@@ -81,13 +80,14 @@ class Trace:
         relation = self.sql(query, parameters)
         return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
 
-    def query(self, text: str) -> duckdb.DuckDBPyRelation:
-        """A person's own SQL: one SELECT. Raises UsageError for anything else, with DuckDB's words."""
+    def query(self, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The columns and rows of a person's own SQL: one SELECT. Raises UsageError for anything else, with DuckDB's words."""
         try:
             statements = duckdb.extract_statements(text)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("a query is one SELECT statement; a trace is read-only")
-            return self.connection.sql(text)
+            relation = self.connection.sql(text)
+            return relation.columns, relation.fetchall()
         except duckdb.Error as error:
             raise UsageError(f"the query was refused: {_first_line(error)}") from error
 

@@ -22,7 +22,13 @@ def hooks_library() -> tuple[str, str]:
     torch = sys.modules.get("torch")
     found = str(getattr(torch, "__version__", ""))
     if not found.startswith(f"{TORCH_VERSION}."):
-        return "", f"ops are not recorded: this ral-trace is built for torch {TORCH_VERSION}, the program has {found or 'none'}"
+        return (
+            "",
+            f"ops are not recorded: this ral-trace is built for torch {TORCH_VERSION}, the program has {found or 'none'}",
+        )
     if not HOOKS.exists():
-        return "", "ops are not recorded: ral-trace was installed where torch was not; install it again with --no-build-isolation"
+        return (
+            "",
+            "ops are not recorded: ral-trace was installed where torch was not; install it again with --no-build-isolation",
+        )
     return str(HOOKS), ""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from isal import igzip, igzip_lib
-
 from ral_trace.tracer.errors import InputRefused
 
 GZIP_MAGIC = b"\x1f\x8b"
