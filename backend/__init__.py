@@ -1,1 +1,37 @@
+"""The device `ral`: several devices of several vendors behind torch's PrivateUse1, instrumented from the inside.
 
+Importing this changes nothing and does not import torch. `enable()` claims the name.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ral_trace.backend.errors import AdapterMissing, BackendError, BadManifest, NameTaken
+
+__all__ = ["AdapterMissing", "BackendError", "BadManifest", "NameTaken", "enable", "is_enabled"]
+
+_enabled = False
+
+
+def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) -> None:
+    """Make `torch.device("ral:0")` and `torch.ral` exist in this process. A second call does nothing.
+
+    `devices` lists vendors and how many devices of each ("host:1,sim:2"); None: the environment's RAL_DEVICES, or
+    "host:1,sim:1". `manifests` are kernel_manifest.json files that each replace the one of their vendor.
+
+    Raises NameTaken where another backend owns PrivateUse1, AdapterMissing where the adapter does not fit this torch, BackendError
+    for a list of devices that cannot be, BadManifest for a manifest that is not readable. From then on `torch.accelerator` answers
+    `ral`, also where there is a CUDA device: torch asks PrivateUse1 first.
+    """
+    global _enabled
+    if _enabled:
+        return
+    from ral_trace.backend import registration
+
+    registration.register(devices, manifests or ())
+    _enabled = True
+
+
+def is_enabled() -> bool:
+    """Whether `enable()` has succeeded in this process."""
+    return _enabled

@@ -1,0 +1,101 @@
+// The backend's event sites: thin helpers over the process's one writer (tracer/native/writer.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "writer.h"
+
+namespace ral::events {
+
+// Set once, when the module is loaded and before any device exists.
+extern const trace::WriterApi* writer;
+
+inline bool on() noexcept { return trace::recording(*writer); }
+inline std::uint64_t now() noexcept { return trace::ticks(writer->clock); }
+inline std::uint32_t intern(std::string_view text) noexcept { return writer->intern(text.data(), text.size()); }
+
+// A text that is interned once, when it is first needed.
+class Name {
+ public:
+  explicit Name(std::string text) : text_(std::move(text)) {}
+  const std::string& text() const { return text_; }
+  std::uint32_t id() const noexcept {
+    std::uint32_t id = id_.load(std::memory_order_relaxed);
+    if (id == 0) {
+      id = intern(text_);
+      id_.store(id, std::memory_order_relaxed);
+    }
+    return id;
+  }
+
+ private:
+  std::string text_;
+  mutable std::atomic<std::uint32_t> id_{0};
+};
+
+// The op that the user called, as a TorchDispatchMode sees it; outside any recorded op the routed op's own name.
+inline std::uint32_t user_op(std::uint32_t otherwise) noexcept {
+  const std::uint32_t visible = writer->thread_view()->visible_op;
+  return visible != 0 ? visible : otherwise;
+}
+
+// One launch on the host, from construction to destruction; what it started on the device shares `correlation`.
+// Does nothing where nobody recorded at its beginning.
+class Launch {
+ public:
+  Launch(const Name& routed, std::int8_t device, std::uint8_t stream = 0) noexcept {
+    if (__builtin_expect(on(), 0)) {
+      begin(routed, device, stream);
+    }
+  }
+  ~Launch() {
+    if (__builtin_expect(active_, 0)) {
+      finish();
+    }
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  bool active() const noexcept { return active_; }
+  std::uint32_t name() const noexcept { return active_ ? record_.name : 0; }
+  std::uint64_t correlation() const noexcept { return record_.correlation; }
+  void set_route(const Name& route) noexcept {
+    if (active_) {
+      record_.arg1 = route.id();
+    }
+  }
+  // Nothing was launched after all (an error before it, a zero-size copy): no event.
+  void cancel() noexcept { active_ = false; }
+
+  // A record of the work itself: a kernel or transfer on the device's row, or the fallback that took its place on the host.
+  void work(trace::Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
+            std::uint64_t arg1) const noexcept;
+
+ private:
+  void begin(const Name& routed, std::int8_t device, std::uint8_t stream) noexcept;
+  void finish() noexcept;
+
+  bool active_ = false;
+  trace::Record record_;  // only read where active
+};
+
+// A wait of the host for a device, from construction to destruction.
+class Sync {
+ public:
+  Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uint32_t waited_for, bool forced) noexcept;
+  ~Sync();
+  Sync(const Sync&) = delete;
+  Sync& operator=(const Sync&) = delete;
+
+ private:
+  bool active_ = false;
+  trace::Record record_;
+};
+
+// Throws std::runtime_error where the writer has another layout than this module was built with. Needs the GIL.
+void connect();
+
+}  // namespace ral::events

@@ -1,0 +1,127 @@
+// ral_trace.backend._adapter: what the adapter shows to Python. Importing it registers the operators; nothing has the name `ral`
+// until Python gives it.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Generator.h>
+
+#include "alias.h"
+#include "events.h"
+#include "hooks.h"
+#include "manifest.h"
+#include "router.h"
+#include "runtime.h"
+#include "shape_rules.h"
+
+namespace py = pybind11;
+
+namespace ral {
+
+namespace events {
+
+// Here because it needs Python, which the rest of the adapter does without.
+void connect() {
+  py::module_::import("ral_trace.tracer._native");
+  const auto* api = static_cast<const trace::WriterApi*>(PyCapsule_Import(trace::kWriterCapsule, 0));
+  if (api == nullptr) {
+    throw py::error_already_set();
+  }
+  if (api->version != trace::kWriterApiVersion) {
+    throw std::runtime_error("ral_trace.backend was built for version " + std::to_string(trace::kWriterApiVersion) +
+                             " of the event writer, ral_trace.tracer has version " + std::to_string(api->version) +
+                             ": build the package again");
+  }
+  writer = api;
+}
+
+}  // namespace events
+
+namespace {
+
+void start(const std::string& device_list) {
+  Runtime::start(device_list);
+  install_redirecting_allocator();
+  if (!at::isPrivateUse1HooksRegistered()) {
+    register_hooks();
+  }
+}
+
+KernelSpec to_spec(const py::dict& entry) {
+  KernelSpec spec;
+  spec.op_name = entry["op_name"].cast<std::string>();
+  for (const auto& dtype : entry["dtypes"].cast<std::vector<int>>()) {
+    spec.dtypes |= std::uint64_t{1} << static_cast<unsigned>(dtype);
+  }
+  spec.dtypes = spec.dtypes == 0 ? ~std::uint64_t{0} : spec.dtypes;
+  spec.min_rank = entry["min_rank"].cast<int>();
+  spec.max_rank = entry["max_rank"].cast<int>();
+  spec.requires_contiguous = entry["requires_contiguous"].cast<bool>();
+  spec.library = entry["library"].cast<std::string>();
+  spec.symbol = entry["symbol"].cast<std::string>();
+  return spec;
+}
+
+void set_kernels(const std::string& vendor, const std::vector<py::dict>& entries) {
+  std::vector<KernelSpec> specs;
+  specs.reserve(entries.size());
+  for (const py::dict& entry : entries) {
+    specs.push_back(to_spec(entry));
+  }
+  VendorKernels::of(vendor).replace(std::move(specs));
+}
+
+py::dict describe_device(int index) {
+  const DeviceInfo& info = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).info();
+  py::dict row;
+  row["index"] = info.index;
+  row["vendor"] = info.vendor.name;
+  row["name"] = info.vendor.device_name;
+  row["memory_bytes"] = info.vendor.memory_bytes;
+  return row;
+}
+
+void synchronize(int index) {
+  const py::gil_scoped_release no_gil;
+  const auto* guard = c10::impl::getDeviceGuardImpl(kRal);
+  guard->synchronizeDevice(Runtime::get().device(static_cast<c10::DeviceIndex>(index)).index());
+}
+
+py::object default_generator(int index) {
+  return py::reinterpret_steal<py::object>(
+      THPGenerator_initDefaultGenerator(Runtime::get().device(static_cast<c10::DeviceIndex>(index)).default_generator()));
+}
+
+}  // namespace
+}  // namespace ral
+
+PYBIND11_MODULE(_adapter, m) {
+  ral::events::connect();
+  m.def("start", &ral::start, py::arg("device_list"));
+  m.def("started", &ral::Runtime::started);
+  m.def("bad_fork", &ral::Runtime::bad_fork);
+  m.def("device_count", [] { return ral::Runtime::started() ? ral::Runtime::get().device_count() : 0; });
+  m.def("current_device", [] { return static_cast<int>(ral::current_device()); });
+  m.def("set_device", [](int index) {
+    ral::set_current_device(ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).index());
+  }, py::arg("index"));
+  m.def("describe_device", &ral::describe_device, py::arg("index"));
+  m.def("synchronize", &ral::synchronize, py::arg("index"));
+  m.def("default_generator", &ral::default_generator, py::arg("index"));
+  m.def("set_memory_limit", [](int index, std::size_t bytes) {
+    ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
+  }, py::arg("index"), py::arg("bytes"));
+  m.def("empty_cache", [](int index) {
+    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache();
+  }, py::arg("index"));
+  m.def("largest_free_block", [](int index) {
+    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
+  }, py::arg("index"));
+  m.def("check_memory", [](int index) {
+    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check();
+  }, py::arg("index"));
+  m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
+  m.def("kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); }, py::arg("vendor"));
+  m.def("route_operators", &ral::route_operators, py::arg("names"));
+  m.attr("TORCH_VERSION") = RAL_TORCH_VERSION;
+}

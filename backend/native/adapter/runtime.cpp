@@ -1,0 +1,246 @@
+#include "runtime.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "generator.h"
+#include "immortal.h"
+#include "manifest.h"
+
+namespace ral {
+
+namespace {
+
+constexpr std::size_t kRegionBytes = std::size_t{64} << 20;
+
+thread_local c10::DeviceIndex current = 0;
+Immortal<Runtime> the_runtime;
+std::atomic<Runtime*> ready{nullptr};
+std::atomic<bool> forked{false};
+
+void after_fork_in_child() { forked.store(ready.load(std::memory_order_relaxed) != nullptr, std::memory_order_relaxed); }
+
+[[noreturn]] void refuse_fork() {
+  TORCH_CHECK(false, "the ral device cannot be used in a forked process whose parent used it; "
+                     "start workers with torch.multiprocessing's 'spawn' method");
+}
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+    }
+    result += c;
+  }
+  return result + '"';
+}
+
+}  // namespace
+
+// --- memory events -----------------------------------------------------------------------------------------------------
+
+void MemoryEvents::emit_region(std::uint32_t sessions, const Region& region, std::uint8_t flags) noexcept {
+  trace::Record record = trace::make_record(trace::Kind::kRegion, 0, device_);
+  record.bytes = static_cast<std::int64_t>(region.length);
+  record.arg0 = region.address;
+  record.arg1 = region.handle;
+  record.flags = flags;
+  record.start_ticks = record.end_ticks = events::now();
+  events::writer->emit_to(sessions, record);
+}
+
+void MemoryEvents::emit_block(std::uint32_t sessions, const Block& block, std::uint8_t flags) noexcept {
+  const std::uint32_t op = flags == 0 ? events::user_op(0) : 0;
+  trace::Record record = trace::make_record(trace::Kind::kAlloc, op, device_);
+  record.bytes = static_cast<std::int64_t>(block.size);
+  record.arg0 = block.address;
+  record.arg1 = block.requested;
+  record.flags = flags;
+  record.start_ticks = record.end_ticks = events::now();
+  events::writer->emit_to(sessions, record);
+}
+
+void MemoryEvents::opened(const Region& region) noexcept {
+  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed);
+  regions_.push_back({region.handle, sessions});
+  if (sessions != 0) {
+    emit_region(sessions, region, 0);
+  }
+}
+
+void MemoryEvents::closed(const Region& region) noexcept {
+  const auto known = std::find_if(regions_.begin(), regions_.end(), [&](const Known& k) { return k.handle == region.handle; });
+  if (known == regions_.end()) {
+    return;
+  }
+  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed) & known->announced;
+  regions_.erase(known);
+  if (sessions != 0) {
+    emit_region(sessions, region, trace::kClosed);
+  }
+}
+
+void MemoryEvents::allocated(Block& block) noexcept {
+  if (events::on()) {
+    const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed);
+    block.announced = sessions;
+    emit_block(sessions, block, 0);
+  }
+}
+
+// A recording that was never told of the block is not told of its end either.
+void MemoryEvents::freed(const Block& block) noexcept {
+  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed) & block.announced;
+  if (sessions != 0) {
+    trace::Record record = trace::make_record(trace::Kind::kFree, 0, device_);
+    record.bytes = static_cast<std::int64_t>(block.size);
+    record.arg0 = block.address;
+    record.arg1 = block.uses.load(std::memory_order_relaxed);
+    record.start_ticks = record.end_ticks = events::now();
+    events::writer->emit_to(sessions, record);
+  }
+}
+
+void MemoryEvents::announce(std::uint32_t sessions, const Region& region) noexcept {
+  for (Known& known : regions_) {
+    if (known.handle == region.handle && (sessions & ~known.announced) != 0) {
+      emit_region(sessions & ~known.announced, region, trace::kBeforeTrace);
+      known.announced |= sessions;
+    }
+  }
+}
+
+void MemoryEvents::announce(std::uint32_t sessions, Block& block) noexcept {
+  if (block.used && (sessions & ~block.announced) != 0) {
+    emit_block(sessions & ~block.announced, block, trace::kBeforeTrace);
+    block.announced |= sessions;
+  }
+}
+
+void MemoryEvents::forget_ended(std::uint32_t remaining) noexcept {
+  for (Known& known : regions_) {
+    known.announced &= remaining;
+  }
+}
+
+// --- device ------------------------------------------------------------------------------------------------------------
+
+Device::Device(const DeviceInfo& info)
+    : info_(info),
+      memory_events_(static_cast<std::int8_t>(info.index)),
+      memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, 128}, std::make_unique<MappedRegions>(),
+              &memory_events_),
+      kernels_(&VendorKernels::of(info.vendor.name)),
+      vendor_name_(info.vendor.name),
+      generator_(make_generator(static_cast<c10::DeviceIndex>(info.index))) {}
+
+std::uint8_t Device::new_stream() {
+  constexpr unsigned kUserStreams = kStreamSlots - kFirstUserStream;
+  return static_cast<std::uint8_t>(kFirstUserStream + streams_made_.fetch_add(1) % kUserStreams);
+}
+
+void Device::synchronize() {
+  for (const Stream& stream : streams_) {
+    stream.wait();
+  }
+}
+
+void Device::describe(std::uint32_t sessions) {
+  const std::string json = R"({"type":"ral","vendor":)" + quoted(info_.vendor.name) + R"(,"name":)" +
+                           quoted(info_.vendor.device_name) + "}";
+  trace::Record record = trace::make_record(trace::Kind::kDevice, events::intern(json), index());
+  record.bytes = static_cast<std::int64_t>(info_.vendor.memory_bytes);
+  record.start_ticks = record.end_ticks = events::now();
+  events::writer->emit_to(sessions, record);
+  constexpr std::array<std::string_view, 3> kPipelines = {"compute", "copy_in", "copy_out"};
+  for (std::uint8_t number = 0; number < kPipelines.size(); ++number) {
+    trace::Record stream = trace::make_record(trace::Kind::kStream, events::intern(kPipelines[number]), index(), number);
+    stream.bytes = 0;
+    stream.start_ticks = stream.end_ticks = record.start_ticks;
+    events::writer->emit_to(sessions, stream);
+  }
+  memory_.visit([&](const Region& region) { memory_events_.announce(sessions, region); },
+                [&](Block& block) { memory_events_.announce(sessions, block); });
+}
+
+void Device::forget_ended(std::uint32_t remaining) {
+  bool first = true;
+  memory_.visit(
+      [&](const Region&) {
+        if (first) {
+          memory_events_.forget_ended(remaining);
+        }
+        first = false;
+      },
+      [&](Block& block) { block.announced &= remaining; });
+}
+
+// --- runtime -----------------------------------------------------------------------------------------------------------
+
+Runtime::Runtime(const std::string& device_list) {
+  const DeviceManager manager(device_list);
+  for (const DeviceInfo& info : manager.devices()) {
+    devices_.push_back(std::make_unique<Device>(info));
+  }
+}
+
+void Runtime::start(const std::string& device_list) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (the_runtime.get() != nullptr) {
+    return;
+  }
+  the_runtime.emplace(device_list);
+  ready.store(the_runtime.get(), std::memory_order_release);
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  events::writer->add_listener({[](std::uint32_t sessions, void* context) {
+                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
+                                    device->describe(sessions);
+                                  }
+                                },
+                                [](std::uint32_t remaining, void* context) {
+                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
+                                    device->forget_ended(remaining);
+                                  }
+                                },
+                                the_runtime.get()});
+}
+
+Runtime& Runtime::get() {
+  Runtime* runtime = ready.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(runtime == nullptr || forked.load(std::memory_order_relaxed))) {
+    TORCH_CHECK(runtime != nullptr, "the ral device is not enabled: call ral_trace.backend.enable() first");
+    refuse_fork();
+  }
+  return *runtime;
+}
+
+Runtime& Runtime::instance() noexcept { return *ready.load(std::memory_order_acquire); }
+
+bool Runtime::started() noexcept { return ready.load(std::memory_order_acquire) != nullptr; }
+bool Runtime::bad_fork() noexcept { return forked.load(std::memory_order_relaxed); }
+
+Device& Runtime::device(c10::DeviceIndex index) {
+  const c10::DeviceIndex actual = index < 0 ? current : index;
+  TORCH_CHECK(static_cast<std::size_t>(actual) < devices_.size(), "there is no ral:", static_cast<int>(actual), ": ",
+              devices_.size(), " ral device(s) are online (RAL_DEVICES names them)");
+  return *devices_[static_cast<std::size_t>(actual)];
+}
+
+Block* Runtime::find_block(const void* data) noexcept {
+  for (const auto& device : devices_) {
+    if (Block* block = device->memory().find(reinterpret_cast<std::uintptr_t>(data))) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+c10::DeviceIndex current_device() noexcept { return current; }
+void set_current_device(c10::DeviceIndex index) noexcept { current = index; }
+
+}  // namespace ral

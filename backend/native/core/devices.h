@@ -1,0 +1,47 @@
+// Which devices there are: vendors, and the slots that torch sees as ral:0, ral:1, …
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ral {
+
+// torch's autograd engine sizes its queues once, from this number; devices come and go below it.
+inline constexpr int kDeviceSlots = 16;
+
+struct VendorInfo {
+  std::string name;
+  std::string device_name;
+  std::size_t memory_bytes = 0;
+  std::uint32_t max_regions = 16;
+  // May ATen's CPU kernels work on the device's memory where it lies?
+  bool host_addressable = false;
+};
+
+struct DeviceInfo {
+  int index = 0;
+  VendorInfo vendor;
+};
+
+// The text names an unknown vendor, has no proper count, or asks for more devices than there are slots.
+class BadDeviceList : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+class DeviceManager {
+ public:
+  // `list` is like "host:1,sim:2": vendors and how many devices of each, in the order of their numbers. Throws BadDeviceList.
+  explicit DeviceManager(const std::string& list);
+
+  static const std::vector<VendorInfo>& vendors();
+  const std::vector<DeviceInfo>& devices() const { return devices_; }
+
+ private:
+  std::vector<DeviceInfo> devices_;
+};
+
+}  // namespace ral

@@ -1,0 +1,97 @@
+"""Claims PrivateUse1 for `ral` and hands torch everything that hangs on the name. Once in a process."""
+
+import importlib.metadata
+import importlib.util
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from ral_trace.backend import manifest
+from ral_trace.backend.errors import AdapterMissing, BackendError, NameTaken
+
+NAME = "ral"
+DEFAULT_DEVICES = "host:1,sim:1"
+TORCH_VERSION = "2.13"
+
+# torch composes these from others although it also has a CPU kernel for the whole; a device's own kernel is the whole.
+_PREFERRED_WHOLE = (
+    "aten::native_layer_norm",
+    "aten::native_group_norm",
+    "aten::addr",
+    "aten::addr.out",
+    "aten::all.dims",
+    "aten::any.dims",
+    "aten::linalg__powsum",
+)
+
+
+def register(devices: str | None, manifests: Sequence[Path]) -> None:
+    """Do all of `ral_trace.backend.enable`, without its memory of having done it."""
+    _check_owner()
+    adapter = _load_adapter()
+    kernels = manifest.load_all(manifests)
+    try:
+        adapter.start(devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES)
+    except ValueError as error:
+        raise BackendError(str(error)) from None
+    torch.utils.rename_privateuse1_backend(NAME)
+    _register_module()
+    adapter.route_operators(_routed_operators())
+    for vendor, loaded in kernels.items():
+        manifest.install(vendor, loaded)
+        for refusal in loaded.refusals:
+            warnings.warn(f"kernel manifest: {refusal}", stacklevel=3)
+
+
+def _check_owner() -> None:
+    owner = torch._C._get_privateuse1_backend_name()
+    if owner not in ("privateuseone", NAME):
+        raise NameTaken(
+            f"torch's PrivateUse1 device already belongs to '{owner}'{_module_of(owner)}; one process can have only one such"
+            " backend: run without it, or without ral_trace.backend.enable() (recording works either way)"
+        )
+    module = getattr(torch, NAME, None)
+    if module is not None and getattr(module, "__name__", "") != "ral_trace.backend.ral":
+        raise NameTaken(f"torch.{NAME} already belongs to {module!r}; it cannot be registered twice")
+
+
+def _module_of(owner: str) -> str:
+    module = getattr(torch, owner, None)
+    return f" (torch.{owner} is {module.__name__})" if isinstance(module, ModuleType) else ""
+
+
+def _load_adapter() -> ModuleType:
+    if not torch.__version__.startswith(f"{TORCH_VERSION}."):
+        raise AdapterMissing(
+            f"ral_trace.backend is built for torch {TORCH_VERSION}, this is torch {torch.__version__}:"
+            f" pip install 'torch=={TORCH_VERSION}.*' and install ral-trace again with --no-build-isolation"
+        )
+    if importlib.util.find_spec("ral_trace.backend._adapter") is None:
+        raise AdapterMissing(
+            "the ral adapter was not built, because torch was not there when ral-trace was installed:"
+            f" pip install 'torch=={TORCH_VERSION}.*', then install ral-trace again with --no-build-isolation"
+        )
+    try:
+        from ral_trace.backend import _adapter
+    except (ImportError, RuntimeError) as error:
+        raise AdapterMissing(f"the ral adapter cannot be loaded: {error}") from error
+    return _adapter
+
+
+def _register_module() -> None:
+    from ral_trace.backend import ral
+
+    if getattr(torch, NAME, None) is None:
+        torch._register_device_module(NAME, ral)
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+def _routed_operators() -> list[str]:
+    """Operators that torch would compose for us, and that the router wants whole: one call instead of two."""
+    structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
+    on_cpu = set(torch._C._dispatch_get_registrations_for_dispatch_key("CPU"))
+    return [name for name in structured if name.startswith("aten::") and name in on_cpu] + list(_PREFERRED_WHOLE)
