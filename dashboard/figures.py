@@ -17,6 +17,8 @@ NO_DEVICE = "#868e96"
 
 NAMES_SHOWN = 15
 BARS_SHOWN = 400
+_BUTTONS = [["zoom2d", "pan2d", "resetScale2d", "toImage"]]
+"""Named one by one: among Plotly's own choice is one that sends the figure to a server of theirs."""
 _LONGEST_LABEL = 44
 
 
@@ -37,11 +39,7 @@ def label(text: str | None) -> str:
 def graph(name: str, figure: dict[str, Any]) -> Any:
     """The component that shows a figure."""
     layout = figure["layout"]
-    config: Any = {
-        "displaylogo": False,
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-        "responsive": True,
-    }
+    config: Any = {"displaylogo": False, "responsive": True, "modeBarButtons": _BUTTONS, "plotlyServerURL": ""}
     return dcc.Graph(
         id=name, figure=figure, className="figure", config=config, style={"height": f"{layout['height']}px"}
     )
@@ -162,7 +160,7 @@ def memory_curves(curve: Rows, peaks: Rows, colours: dict[str, str], started_ns:
             }
         )
     layout = _layout(320, legend=len(peaks) > 1)
-    layout["xaxis"] |= {"ticksuffix": " s"}
+    layout["xaxis"] |= {"tickformat": "~s", "ticksuffix": "s"}
     layout["yaxis"] |= axis
     return {"data": traces, "layout": layout}
 

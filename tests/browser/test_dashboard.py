@@ -302,6 +302,19 @@ def test_an_answer_that_is_out_of_date_changes_nothing(million: Watched, truth: 
     million.check()
 
 
+def test_no_button_sends_a_figure_away(million: Watched) -> None:
+    """Plotly's own choice of buttons has one that uploads the figure to a server of theirs."""
+    for url in READY:
+        million.open(url)
+        million.page.locator(".js-plotly-plot").first.hover()
+        buttons = "[...document.querySelectorAll('.modebar-btn')].map(button => button.getAttribute('data-title'))"
+        shown = {"Zoom", "Pan", "Reset axes", "Download plot as a PNG"}
+        assert set(million.page.evaluate(buttons)) == shown
+        servers = "[...document.querySelectorAll('.js-plotly-plot')].map(figure => figure._context.plotlyServerURL)"
+        assert set(million.page.evaluate(servers)) == {""}
+    million.check()
+
+
 def test_dark_and_light(million: Watched) -> None:
     million.open("/")
     colour = "getComputedStyle(document.querySelector('#fallbacks .ag-root-wrapper')).backgroundColor"
