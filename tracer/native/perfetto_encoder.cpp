@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint32_t kSliceSequence = 1;
 constexpr std::uint32_t kFirstCounterSequence = 2;
 constexpr std::uint64_t kNoTrack = 0;
+constexpr std::uint64_t kFirstCounterRank = 1 << 20;  // counters come below streams
 
 // Positions of the columns that Encoder::slices takes.
 enum SliceColumn : std::size_t { kId, kTrack, kStart, kDuration, kShape, kName, kCategory, kFirstAnnotation };
@@ -146,7 +147,7 @@ void Encoder::add_track(TrackKey key, TrackKey parent, std::string_view name, st
   tracks_.insert_or_assign(key, Track{uuid, std::string(name), {}, {}});
 }
 
-//   TrackDescriptor { uuid, parent, name, counter { unit } }
+//   TrackDescriptor { uuid, parent, name, rank among its siblings, counter { unit } }
 void Encoder::add_counter(TrackKey key, TrackKey parent, std::string_view name, std::string_view unit) {
   const std::uint64_t uuid = next_uuid_++;
   Message counter;
@@ -163,6 +164,7 @@ void Encoder::add_counter(TrackKey key, TrackKey parent, std::string_view name, 
     descriptor.varint(field::kTrackParentUuid, above);
   }
   descriptor.bytes(field::kTrackName, name);
+  descriptor.varint(field::kTrackSiblingRank, kFirstCounterRank + uuid);
   descriptor.message(field::kTrackCounter, counter);
   counters_.insert_or_assign(key, CounterTrack{std::move(descriptor), uuid});
 }
@@ -188,7 +190,8 @@ void Encoder::begin_sequence(std::uint32_t sequence, std::int64_t now_ns, std::u
   };
   add_clock(kIncremental, true);
   add_clock(kBoottime, false);
-  if (unix_epoch_) {
+  // Once is enough for the viewer to know the date, and it draws a mark for each.
+  if (std::exchange(unix_epoch_, false)) {
     add_clock(kRealtime, false);
   }
   Message defaults;

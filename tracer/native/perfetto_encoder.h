@@ -111,7 +111,7 @@ class Encoder {
   void bound_interned(std::int64_t now_ns);
 
   Sink sink_;
-  bool unix_epoch_;
+  bool unix_epoch_;  // until the first clock snapshot has said so
   std::size_t chunk_bytes_;
   std::size_t intern_bytes_;
 
