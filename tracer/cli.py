@@ -1,6 +1,7 @@
 """The command line. Recording is the bare command; what reads a trace is a subcommand, found here or through the entry points `ral_trace.commands`."""
 
 import sys
+import traceback
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except RalTraceError as error:
         if "--debug" in words[:cut]:
-            raise
+            traceback.print_exc()
         sys.stderr.write(f"ral-trace: {error}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:

@@ -43,21 +43,15 @@ def default_output() -> Path:
 def record(options: RecordOptions, console: Console) -> int:
     """Records, writes the trace, and returns the exit code. Raises RalTraceError; NothingRecorded when there was not one event."""
     _check(options)
-    recording = Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes)
-    recording.begin()
-    for session in recording.stale():
-        console.print(
-            f"an earlier recording's collector died; its data is in {recording.root / session.folder}",
-            markup=False,
-            highlight=False,
-        )
-    run = _Run(options, recording, console)
-    with _stop_signals(run.interrupt):
-        try:
+    with Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
+        for session in recording.stale():
+            place = recording.root / session.folder
+            console.print(f"an earlier recording's collector died; its data is in {place}", markup=False, soft_wrap=True)
+        run = _Run(options, recording, console)
+        with _stop_signals(run.interrupt):
             run.until_done()
-        finally:
             recording.end()
-        return _finish(run, options, console)
+            return _finish(run, options, console)
 
 
 def _check(options: RecordOptions) -> None:
@@ -123,7 +117,6 @@ class _Run:
         try:
             self.child = subprocess.Popen(self.options.command, env=environment)
         except OSError as error:
-            self.recording.remove()
             raise UsageError(
                 f"{self.options.command[0]}: cannot be started ({error.strerror}); give a program after --"
             ) from error
@@ -161,8 +154,6 @@ def _finish(run: _Run, options: RecordOptions, console: Console) -> int:
     failure: RalTraceError | None = None
     if totals.events == 0:
         failure = NothingRecorded(_why_nothing(run))
-        run.recording.builder.connection.close()
-        run.recording.remove()
     else:
         run.recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
         lost = sum(process.reader.account().lost for process in run.recording.processes.values())

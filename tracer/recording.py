@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from ral_trace.tracer import _native, live
 from ral_trace.tracer.errors import RalTraceError
@@ -69,6 +71,18 @@ class Recording:
     exit_status: dict[int, int] = field(default_factory=dict)
     """Of our own child, by pid, as subprocess gives it: negative for a signal."""
 
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Whatever happened, the slot is given back and nothing stays in shared memory."""
+        self.end()
+        self.builder.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def begin(self) -> None:
         """Takes a slot on the page and wakes every traced process. Raises RalTraceError when there is no place for it."""
         try:
@@ -79,6 +93,7 @@ class Recording:
         self.folder = self.root / f"session-{self.session:016x}"
         self.folder.mkdir(mode=0o700)
         _remove_names_of_the_dead(self.root)
+        self._ended = False
         self._first_sample = _native.ClockSample.now()
         self._calibration: _native.Calibration | None = None
         self._batch = _native.Batch()
@@ -113,7 +128,10 @@ class Recording:
         return Totals(received, sum(account.dropped for account in accounts), len(self.processes), received > 0)
 
     def end(self) -> None:
-        """Stops the writers, takes what is left in the rings, and gives the slot back."""
+        """Stops the writers, takes what is left in the rings, and gives the slot back. A second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
         self._sessions.end(self.slot)
         deadline = time.monotonic() + DETACH_TIMEOUT_S
         while time.monotonic() < deadline and any(
@@ -130,18 +148,11 @@ class Recording:
         self.attach_failures = self._sessions.attach_failures(self.slot)
         self._sessions.release(self.slot)
 
-    def write(self, command_line: str) -> Path:
-        """Writes the trace and removes the session's files. Raises RalTraceError when the output cannot be written."""
-        with self.builder as builder:
-            self._describe(builder, command_line)
-            live.transform(builder, [self._names_of(process) for process in self.processes.values()])
-            builder.finish()
-        self.remove()
-        return self.output
-
-    def remove(self) -> None:
-        """Removes the session's files. Programs that still run keep their mappings, and nothing else."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def write(self, command_line: str) -> None:
+        """Writes the trace, after `end`. Raises RalTraceError when the output cannot be written."""
+        self._describe(self.builder, command_line)
+        live.transform(self.builder, [self._names_of(process) for process in self.processes.values()])
+        self.builder.finish()
 
     def _clock_ready(self) -> bool:
         return time.monotonic_ns() - self._first_sample.monotonic_ns >= CALIBRATION_NS

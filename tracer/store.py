@@ -45,6 +45,10 @@ class TraceBuilder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
         self.connection.close()
         self._spill.cleanup()
 
