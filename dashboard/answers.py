@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import duckdb
+
 from ral_trace.analysis import Rows
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.trace import Trace

@@ -8,6 +8,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Flask
+
 from ral_trace.analysis.units import plain
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.changes import changes
@@ -19,11 +20,7 @@ from ral_trace.tracer.errors import RalTraceError
 
 _INDEX = """<!DOCTYPE html>
 <html lang="en">
-<head>{%metas%}<title>{%title%}</title><link rel="icon" href="data:,">
-<link rel="preload" as="script" href="/_dash-component-suites/plotly/package_data/plotly.min.js">
-<link rel="preload" as="script" href="/_dash-component-suites/dash/dcc/async-graph.js">
-<link rel="preload" as="script" href="/_dash-component-suites/dash_ag_grid/async-community.js">
-{%css%}</head>
+<head>{%metas%}<title>{%title%}</title><link rel="icon" href="data:,">{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
 _THEME = {
@@ -62,7 +59,8 @@ def prefetch(answers: Answers) -> threading.Thread:
 
     def render_all() -> None:
         for page in PAGES:
-            _render(answers, View(page.path))
+            for view in (View(page.path), *page.ahead):
+                _render(answers, view)
 
     thread = threading.Thread(target=render_all, name="prefetch", daemon=True)
     thread.start()
@@ -85,7 +83,7 @@ def _shell(path: Path) -> Any:
         ],
         className="top",
     )
-    page = html.Main(id="page", className="stack")
+    page = html.Main(html.P("Asking the trace …", className="none"), id="page", className="stack")
     return dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh="callback-nav"),

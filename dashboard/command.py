@@ -5,6 +5,7 @@ import webbrowser
 from pathlib import Path
 
 import click
+
 from ral_trace.tracer.trace import newest_trace, open_trace
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

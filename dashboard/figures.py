@@ -6,6 +6,7 @@ Plotly reads a little HTML in every label, so that text out of a trace goes thro
 from typing import Any
 
 from dash import dcc
+
 from ral_trace.analysis import Rows
 from ral_trace.analysis.hotspots import HOST
 from ral_trace.analysis.units import SIZES, UNKNOWN, human, plain
@@ -97,7 +98,7 @@ def step_times(rows: Rows) -> dict[str, Any]:
         traces.append(
             {
                 "type": "bar",
-                "name": f"pid {shown[0]['pid']}" if shown else "",
+                "name": _process(timed[0]) if timed else "",
                 "marker": {"color": COLOURS[len(traces) % len(COLOURS)]},
                 "x": [row["step"] for row in shown],
                 "y": [row["dur_ns"] / 1e9 for row in shown],
@@ -171,6 +172,10 @@ def _axis(unit: str, largest: float) -> tuple[float, dict[str, Any]]:
         return 1e9, {"tickformat": "~s", "ticksuffix": "s", "rangemode": "tozero"}
     name, scale = next((size for size in SIZES if largest >= size[1]), ("B", 1))
     return scale, {"ticksuffix": f" {name}", "rangemode": "tozero"}
+
+
+def _process(step: dict[str, Any]) -> str:
+    return f"process {step['process']}" if step["pid"] is None else f"pid {step['pid']}"
 
 
 def _slowest(steps: Rows) -> Rows:

@@ -5,6 +5,7 @@ from typing import Any
 
 import dash_ag_grid as dag
 from dash import html
+
 from ral_trace.analysis import Analysis, Column, Rows
 from ral_trace.analysis.units import human, plain
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import html
+
 from ral_trace.analysis import Rows
 from ral_trace.analysis.hotspots import HOST
 from ral_trace.analysis.summary import devices, summary

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from types import FrameType
 
 from flask import Flask
-from ral_trace.tracer.errors import RalTraceError
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from ral_trace.tracer.errors import RalTraceError
 
 ADDRESS = "127.0.0.1"
 

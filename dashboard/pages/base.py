@@ -15,3 +15,5 @@ class Page:
     path: str
     title: str
     render: Callable[[Answers, View], list[Any]]
+    ahead: tuple[View, ...] = ()
+    """Views that ask the trace more than the page without filters does: asked ahead, too."""

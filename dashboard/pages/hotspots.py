@@ -1,7 +1,9 @@
 """Hotspots: where the time of each device goes, by op or by kernel."""
 
+from collections import Counter
 from typing import Any
 
+from ral_trace.analysis import Rows
 from ral_trace.analysis.hotspots import HOST, HOTSPOTS, KERNELS
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers
@@ -11,8 +13,9 @@ from ral_trace.dashboard.parts import by_device, by_vendor, chosen, colours, fil
 from ral_trace.dashboard.view import View
 
 NAMES_A_DEVICE = 1000
-"""More are in the trace's report; a browser need not hold them all."""
+"""A browser need not hold more; `ral-trace query` gives them."""
 
+_CUT = f" The hottest {NAMES_A_DEVICE:,} of each device."
 _BY: dict[str | None, str] = {None: "op", "kernel": "kernel"}
 
 
@@ -36,12 +39,13 @@ def render(answers: Answers, view: View) -> list[Any]:
             "The time of the hottest names.",
             figures.graph("hot-names", figures.hot_bars(rows, colours(answers))),
         ),
-        panel(
-            analysis.title,
-            analysis.about,
-            grid("hotspots", analysis, rows),
-        ),
+        panel(analysis.title, analysis.about + (_CUT if _cut(rows) else ""), grid("hotspots", analysis, rows)),
     ]
 
 
-PAGE = Page("/hotspots", "Hotspots", render)
+def _cut(rows: Rows) -> bool:
+    """Whether there may be more names than were asked for."""
+    return any(number == NAMES_A_DEVICE for number in Counter(row["device"] for row in rows).values())
+
+
+PAGE = Page("/hotspots", "Hotspots", render, (View("/hotspots", by="kernel"), View("/hotspots", device=HOST)))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dash import html
+
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers

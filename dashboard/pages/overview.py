@@ -3,6 +3,7 @@
 from typing import Any
 
 from dash import html
+
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS
 from ral_trace.analysis.steps import STEPS
