@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route
+
 from ral_trace.analysis import Analysis, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
@@ -22,7 +23,6 @@ from ral_trace.dashboard.app import make_app, prefetch
 from ral_trace.dashboard.gate import Gate
 from ral_trace.dashboard.server import ADDRESS, bind
 from ral_trace.tracer.trace import Trace, open_trace
-
 from tests.analysis.cases import hostile
 from tests.synthetic import training
 

@@ -1,6 +1,7 @@
 """Only what differs changes in the browser."""
 
 from dash import dcc, html
+
 from ral_trace.dashboard.changes import changes
 
 

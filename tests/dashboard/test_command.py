@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from ral_trace.dashboard.command import dashboard
 from ral_trace.dashboard.server import PortTaken, bind
 from ral_trace.tracer.errors import InputRefused, NothingRecorded
-
 from tests.synthetic import training
 
 COMMAND = [sys.executable, "-c", "from ral_trace.dashboard.command import dashboard; dashboard()"]

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from ral_trace.dashboard import figures
 
+from ral_trace.dashboard import figures
 from tests.analysis.cases import HOSTILE
 
 T0 = 1_790_000_000_000_000_000

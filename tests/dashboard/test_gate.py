@@ -5,8 +5,9 @@ from html import unescape
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from ral_trace.dashboard.gate import Gate
 from werkzeug.test import TestResponse
+
+from ral_trace.dashboard.gate import Gate
 
 BASE = "http://127.0.0.1:8050"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ral_trace.analysis import ANALYSES, Analysis, Column
 from ral_trace.analysis.units import human
 from ral_trace.dashboard.answers import Answers
@@ -15,7 +16,6 @@ from ral_trace.dashboard.grids import grid, title
 from ral_trace.dashboard.pages import PAGES
 from ral_trace.dashboard.view import View
 from ral_trace.tracer.trace import Trace, open_trace
-
 from tests.analysis.cases import Case, hostile
 from tests.awkward import EPOCH_NS, HUGE, awkward
 from tests.synthetic import training

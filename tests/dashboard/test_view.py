@@ -5,6 +5,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ral_trace.dashboard.view import View
 
 text = st.none() | st.text(min_size=1)
