@@ -18,7 +18,12 @@ pytestmark = pytest.mark.browser
 SHOWN = f"(flags & 4) = 0 AND kind IN {SLICE_KINDS}"
 
 
-@pytest.mark.parametrize("make", [training, awkward])
+def long_training(path: Path) -> Path:
+    """Long enough for several compressed packets."""
+    return training(path, launches=5_000)
+
+
+@pytest.mark.parametrize("make", [long_training, awkward])
 def test_the_ui_shows_what_the_database_holds(chromium: Browser, tmp_path: Path, make: Callable[[Path], Path]) -> None:
     with open_trace(make(tmp_path / "run.duckdb")) as trace:
         out = export(trace, tmp_path / "run.pftrace")

@@ -156,7 +156,7 @@ def test_rows_that_point_nowhere_have_a_track_all_the_same(tmp_path: Path) -> No
     """A trace from somebody else may say anything."""
     with TraceBuilder(tmp_path / "run.duckdb") as builder:
         builder.add("source", format="live")
-        builder.add("event", kind="kernel", name="k", ts_ns=2**63 - 10, dur_ns=2**62, process=77, stream=99, flags=0)
+        builder.add("event", kind="kernel", name="k", ts_ns=2**63 - 10, dur_ns=2**62, process=77, stream=99)
         builder.add("flow", kind="launch", from_event=0, to_event=12345)
         builder.finish()
     with open_trace(tmp_path / "run.duckdb") as trace:

@@ -8,8 +8,8 @@ from typing import IO
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.trace import Trace
 
-VALID = f"(flags & {FLAGS['INVALID']}) = 0"
-UNFINISHED = f"(flags & {FLAGS['UNFINISHED']}) != 0"
+VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
+UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"
 MAX_NS = 2**63 - 1
 
 
