@@ -4,13 +4,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from isal import igzip, igzip_lib
 from ral_trace.tracer.errors import InputRefused
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP: Any = igzip.IGzipFile
+DAMAGED: tuple[type[Exception], ...] = (zlib.error, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError)
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             yield GZIP(fileobj=file, mode="rb") if packed else file
     except EOFError as error:
         raise InputRefused(path, "the compressed file is cut off", "export or copy it again") from error
-    except (zlib.error, igzip.BadGzipFile, igzip_lib.IsalError) as error:
+    except DAMAGED as error:
         raise InputRefused(path, f"the compressed file is damaged ({error})", "export or copy it again") from error
     except OSError as error:
         raise InputRefused(
