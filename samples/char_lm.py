@@ -132,6 +132,7 @@ def train(
         loss = functional.cross_entropy(logits.flatten(0, 1), target.to(devices[1]).flatten())
         optimizer.zero_grad()
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
         if checkpoint is not None and len(losses) == 10:

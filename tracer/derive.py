@@ -95,14 +95,29 @@ def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None
 
 
 def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
-    """Makes the flows from launches to what they started, and hangs the copies that a fallback made under that fallback."""
+    """Makes the flows from launches to what they started, and hangs a fallback's copies and syncs under that fallback.
+
+    By nesting alone they would hang under the launch, or the op, between them and the fallback.
+    """
     connection.execute("""
-        INSERT INTO flow SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
+        INSERT INTO flow
+        SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
         WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback')""")
     connection.execute("""
-        UPDATE event SET parent = fallback.id FROM event launch JOIN event fallback ON fallback.id = launch.parent AND fallback.kind = 'fallback'
-        WHERE event.kind = 'transfer' AND event.parent IS NULL AND launch.kind = 'launch'
-          AND launch.process = event.process AND launch.correlation = event.correlation""")
+        CREATE TEMP TABLE beneath AS
+        WITH RECURSIVE inside AS (
+            SELECT id, id AS fallback FROM event WHERE kind = 'fallback'
+            UNION ALL
+            SELECT e.id, inside.fallback FROM event e JOIN inside ON e.parent = inside.id WHERE e.kind <> 'fallback')
+        SELECT inside.*, e.kind, e.process, e.correlation FROM inside JOIN event e USING (id) WHERE e.kind IN ('launch', 'sync')""")
+    connection.execute("""
+        UPDATE event SET parent = beneath.fallback FROM beneath
+        WHERE beneath.id = event.id AND beneath.kind = 'sync' AND event.kind = 'sync'""")
+    connection.execute("""
+        UPDATE event SET parent = beneath.fallback FROM beneath
+        WHERE event.kind = 'transfer' AND event.parent IS NULL AND beneath.kind = 'launch'
+          AND beneath.process = event.process AND beneath.correlation = event.correlation""")
+    connection.execute("DROP TABLE beneath")
 
 
 def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
@@ -119,8 +134,16 @@ def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
 def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     """Turns allocs and frees into rows of `allocation`, and says in `quality` what does not pair up.
 
-    A free without an alloc is a block from before the recording; an alloc at an address that is still taken ends the older block there.
+    A free without an alloc is a block from before the recording; an alloc at an address that is still taken ends the
+    older block there. A block that was allocated while the device listed what it already had is listed twice: once
+    is enough.
     """
+    connection.execute("""
+        DELETE FROM memory_change WHERE before_trace AND action = 'alloc' AND event IN (
+            SELECT event FROM (
+                SELECT event, before_trace, lag(action) OVER (PARTITION BY device, address ORDER BY ts_ns, event) AS earlier
+                FROM memory_change WHERE action IN ('alloc', 'free'))
+            WHERE before_trace AND earlier = 'alloc')""")
     connection.execute("""
         CREATE TEMP TABLE paired AS
         SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,

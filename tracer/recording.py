@@ -39,10 +39,11 @@ class TracedProcess:
 
     @property
     def name(self) -> str:
-        """A short name: the script where there is one, else the program."""
-        words = [word for word in self.command if not word.startswith("-")]
-        script = next((word for word in words if word.endswith(".py")), words[0] if words else f"pid {self.reader.pid}")
-        return Path(script).name
+        """A short name: the module or the script where there is one, else the program."""
+        if "-m" in self.command[1:-1]:
+            return self.command[self.command.index("-m") + 1]
+        script = next((word for word in self.command if word.endswith(".py")), None)
+        return Path(script or (self.command or [f"pid {self.reader.pid}"])[0]).name
 
     def alive(self) -> bool:
         """Whether the process still runs; a reused pid does not count."""

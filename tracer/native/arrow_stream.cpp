@@ -34,16 +34,21 @@ constexpr std::array<Field, 13> kFields = {{
     {"flags", "C", &data_of<&Columns::flags>},
 }};
 
+// Everything a structure points to lies in its owner. A consumer may move a child out and release its parent first, so
+// each child has an owner of its own.
 struct SchemaOwner {
   std::array<ArrowSchema, kFields.size()> children{};
   std::array<ArrowSchema*, kFields.size()> pointers{};
 };
 
-struct ArrayOwner {
+struct ColumnOwner {
   std::shared_ptr<const Columns> columns;
+  std::array<const void*, 2> buffers{};
+};
+
+struct ArrayOwner {
   std::array<ArrowArray, kFields.size()> children{};
   std::array<ArrowArray*, kFields.size()> pointers{};
-  std::array<std::array<const void*, 2>, kFields.size()> buffers{};
   std::array<const void*, 1> no_validity{nullptr};
 };
 
@@ -51,25 +56,33 @@ struct StreamOwner {
   std::shared_ptr<const Columns> columns;
 };
 
-// The parent's release frees the children; a child that was moved out is released by its new owner, as the interface asks.
-template <typename T>
-void release_child(T* child) {
-  child->release = nullptr;
+// Names and formats are literals: a child schema owns nothing.
+void release_leaf(ArrowSchema* schema) { schema->release = nullptr; }
+
+template <typename T, typename Owner>
+void release(T* structure) {
+  const std::unique_ptr<Owner> owner(static_cast<Owner*>(structure->private_data));
+  structure->release = nullptr;
 }
 
 template <typename T, typename Owner>
 void release_parent(T* parent) {
-  const std::unique_ptr<Owner> owner(static_cast<Owner*>(parent->private_data));
-  parent->release = nullptr;
+  for (T& child : static_cast<Owner*>(parent->private_data)->children) {
+    if (child.release != nullptr) {
+      child.release(&child);
+    }
+  }
+  release<T, Owner>(parent);
 }
 
 int get_schema(ArrowArrayStream* /*stream*/, ArrowSchema* out) {
   auto owner = std::make_unique<SchemaOwner>();
   for (std::size_t i = 0; i < kFields.size(); ++i) {
-    owner->children[i] = {kFields[i].format, kFields[i].name, nullptr, 0, 0, nullptr, nullptr, &release_child<ArrowSchema>, nullptr};
+    owner->children[i] = {kFields[i].format, kFields[i].name, nullptr, 0, 0, nullptr, nullptr, &release_leaf, nullptr};
     owner->pointers[i] = &owner->children[i];
   }
-  *out = {"+s", "", nullptr, 0, static_cast<std::int64_t>(kFields.size()), owner->pointers.data(), nullptr, &release_parent<ArrowSchema, SchemaOwner>,
+  constexpr auto columns = static_cast<std::int64_t>(kFields.size());
+  *out = {"+s",   "", nullptr, 0, columns, owner->pointers.data(), nullptr, &release_parent<ArrowSchema, SchemaOwner>,
           nullptr};
   out->private_data = owner.release();
   return 0;
@@ -81,16 +94,27 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
     *out = {};  // the end: an array without a release function
     return 0;
   }
+  const std::shared_ptr<const Columns> columns = std::exchange(source->columns, nullptr);
+  const auto rows = static_cast<std::int64_t>(columns->rows());
   auto owner = std::make_unique<ArrayOwner>();
-  owner->columns = std::exchange(source->columns, nullptr);
-  const auto rows = static_cast<std::int64_t>(owner->columns->rows());
   for (std::size_t i = 0; i < kFields.size(); ++i) {
-    owner->buffers[i] = {nullptr, kFields[i].data(*owner->columns)};
-    owner->children[i] = {rows, 0, 0, 2, 0, owner->buffers[i].data(), nullptr, nullptr, &release_child<ArrowArray>, nullptr};
+    auto column = std::make_unique<ColumnOwner>(ColumnOwner{columns, {nullptr, kFields[i].data(*columns)}});
+    owner->children[i] = {
+        rows, 0, 0, 2, 0, column->buffers.data(), nullptr, nullptr, &release<ArrowArray, ColumnOwner>, nullptr};
+    owner->children[i].private_data = column.release();
     owner->pointers[i] = &owner->children[i];
   }
-  *out = {rows,    0,      0, 1, static_cast<std::int64_t>(kFields.size()), owner->no_validity.data(), owner->pointers.data(),
-          nullptr, &release_parent<ArrowArray, ArrayOwner>, nullptr};
+  constexpr auto fields = static_cast<std::int64_t>(kFields.size());
+  *out = {rows,
+          0,
+          0,
+          1,
+          fields,
+          owner->no_validity.data(),
+          owner->pointers.data(),
+          nullptr,
+          &release_parent<ArrowArray, ArrayOwner>,
+          nullptr};
   out->private_data = owner.release();
   return 0;
 }
@@ -99,8 +123,8 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
 
 void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out) {
   auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(columns)});
-  *out = {&get_schema, &get_next, [](ArrowArrayStream*) -> const char* { return nullptr; }, &release_parent<ArrowArrayStream, StreamOwner>,
-          owner.release()};
+  *out = {&get_schema, &get_next, [](ArrowArrayStream*) -> const char* { return nullptr; },
+          &release<ArrowArrayStream, StreamOwner>, owner.release()};
 }
 
 }  // namespace ral::trace

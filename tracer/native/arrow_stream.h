@@ -1,4 +1,5 @@
-// The Arrow C data and stream interfaces (https://arrow.apache.org/docs/format/CStreamInterface.html), as far as Columns need them.
+// The Arrow C data and stream interfaces (https://arrow.apache.org/docs/format/CStreamInterface.html), as far as
+// Columns need them.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,8 @@
 // Ticks: the cheapest clock that is the same on every core. Converted to nanoseconds only when drained.
 #pragma once
 
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
 #include <fstream>
 #include <string>
 

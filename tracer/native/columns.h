@@ -10,7 +10,8 @@
 
 namespace ral::trace {
 
-// One row a record. Sentinels (correlation 0, bytes -1, device -1) become NULL in SQL, so that no column needs a validity bitmap.
+// One row a record. Sentinels (correlation 0, bytes -1, device -1) become NULL in SQL, so that no column needs a
+// validity bitmap.
 struct Columns {
   std::vector<std::int32_t> process;
   std::vector<std::uint32_t> tid;
@@ -28,21 +29,41 @@ struct Columns {
 
   [[nodiscard]] std::size_t rows() const noexcept { return process.size(); }
 
-  void append(std::int32_t process_id, const Record& record, const Calibration& clock) {
-    const std::int64_t start = clock.epoch_ns(record.start_ticks);
-    process.push_back(process_id);
-    tid.push_back(record.tid);
-    kind.push_back(static_cast<std::uint8_t>(record.kind));
-    ts_ns.push_back(start);
-    dur_ns.push_back(clock.epoch_ns(record.end_ticks) - start);
-    correlation.push_back(static_cast<std::int64_t>(record.correlation));
-    bytes.push_back(record.bytes);
-    arg0.push_back(record.arg0);
-    arg1.push_back(record.arg1);
-    name.push_back(record.name);
-    device.push_back(record.device);
-    stream.push_back(record.stream);
-    flags.push_back(record.flags);
+  void resize(std::size_t rows) {
+    const auto each = [rows](auto&... column) { (column.resize(rows), ...); };
+    each(process, tid, kind, ts_ns, dur_ns, correlation, bytes, arg0, arg1, name, device, stream, flags);
+  }
+
+  // Appends those records that are `sound`; returns how many. Room is made once for all, which is what makes this
+  // quick.
+  template <typename Sound>
+  std::size_t append(std::int32_t process_id, const Record* records, std::size_t count, const Calibration& clock,
+                     const Sound& sound) {
+    const std::size_t first = rows();
+    resize(first + count);
+    std::size_t row = first;
+    for (const Record* record = records; record != records + count; ++record) {
+      if (!sound(*record)) {
+        continue;
+      }
+      process[row] = process_id;
+      tid[row] = record->tid;
+      kind[row] = static_cast<std::uint8_t>(record->kind);
+      ts_ns[row] = clock.epoch_ns(record->start_ticks);
+      // Both ends are converted, not the difference: so what ended together stays together.
+      dur_ns[row] = clock.epoch_ns(record->end_ticks) - ts_ns[row];
+      correlation[row] = static_cast<std::int64_t>(record->correlation);
+      bytes[row] = record->bytes;
+      arg0[row] = record->arg0;
+      arg1[row] = record->arg1;
+      name[row] = record->name;
+      device[row] = record->device;
+      stream[row] = record->stream;
+      flags[row] = record->flags;
+      ++row;
+    }
+    resize(row);
+    return row - first;
   }
 };
 

@@ -30,7 +30,12 @@ Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept {
   if (!file) {
     return {};
   }
-  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) {
+  // A signal of the program (a sampling profiler's, say) interrupts it without having done anything.
+  int failed = 0;
+  do {
+    failed = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  } while (failed == EINTR);
+  if (failed != 0) {
     ::unlink(path.c_str());
     return {};
   }
@@ -58,7 +63,8 @@ bool ensure_private_folder(const std::string& path, std::string* why) {
     return false;
   }
   struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() ||
+      (status.st_mode & 077) != 0) {
     *why = path + ": must be a folder of yours that nobody else can enter (mode 0700)";
     return false;
   }

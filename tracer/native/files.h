@@ -32,7 +32,8 @@ class Mapping {
  public:
   Mapping() noexcept = default;
   Mapping(void* address, std::size_t bytes) noexcept : address_(address), bytes_(bytes) {}
-  Mapping(Mapping&& other) noexcept : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping(Mapping&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(bytes_, other.bytes_);
@@ -49,8 +50,8 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Creates a new file of exactly `bytes`, every page of it backed: a sparse file on a full tmpfs would kill its writer with SIGBUS at the first touch.
-// Returns no mapping when there is no room, or the file exists.
+// Creates a new file of exactly `bytes`, every page of it backed: a sparse file on a full tmpfs would kill its writer
+// with SIGBUS at the first touch. Returns no mapping when there is no room, or the file exists.
 Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept;
 
 // Opens an existing file that must be regular, ours, and closed to others; no file otherwise.

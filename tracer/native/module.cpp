@@ -17,18 +17,21 @@ namespace {
 template <typename T>
 using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Column<std::int64_t>& start_ns, const Column<std::int64_t>& end_ns,
-                                  const Column<std::int64_t>& id, std::int64_t tolerance_ns) {
+Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Column<std::int64_t>& start_ns,
+                                  const Column<std::int64_t>& end_ns, const Column<std::int64_t>& id,
+                                  std::int64_t tolerance_ns) {
   const auto rows = thread.size();
   if (start_ns.size() != rows || end_ns.size() != rows || id.size() != rows) {
     throw py::value_error("nest: all columns must have the same length");
   }
   Column<std::int64_t> parent(rows);
-  nest(thread.data(), start_ns.data(), end_ns.data(), id.data(), static_cast<std::size_t>(rows), tolerance_ns, parent.mutable_data());
+  nest(thread.data(), start_ns.data(), end_ns.data(), id.data(), static_cast<std::size_t>(rows), tolerance_ns,
+       parent.mutable_data());
   return parent;
 }
 
-// What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the schema, for the rows).
+// What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the
+// schema, for the rows).
 class Batch {
  public:
   Columns& columns() { return *columns_; }
@@ -39,7 +42,8 @@ class Batch {
     auto stream = std::make_unique<ArrowArrayStream>();
     export_stream(columns_, stream.get());
     return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
-      const std::unique_ptr<ArrowArrayStream> owned(static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
+      const std::unique_ptr<ArrowArrayStream> owned(
+          static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
       if (owned->release != nullptr) {
         owned->release(owned.get());
       }
@@ -56,6 +60,9 @@ class Annotation {
   explicit Annotation(std::string name) : name_(std::move(name)) {}
   void enter() { start_ticks_.push_back(ticks(Writer::instance().api().clock)); }
   void exit() {
+    if (start_ticks_.empty()) {
+      throw std::runtime_error("annotate: left without having been entered");
+    }
     const WriterApi& api = Writer::instance().api();
     if (recording(api)) {
       Record record = make_record(Kind::kAnnotation, api.intern(name_.data(), name_.size()));
@@ -84,10 +91,12 @@ py::list decoded(const std::vector<std::pair<std::uint32_t, std::string>>& items
 void bind_writer(py::module_& module) {
   module.attr("_writer_api") = py::capsule(&Writer::instance().api(), kWriterCapsule);
   module.attr("RECORD_BYTES") = sizeof(Record);
-  module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc ? "tsc" : detect_clock_source() == ClockSource::kCntvct ? "cntvct" : "monotonic";
+  module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc      ? "tsc"
+                         : detect_clock_source() == ClockSource::kCntvct ? "cntvct"
+                                                                         : "monotonic";
   module.def(
-      "start", [](const std::string& hooks, const std::string& note) { return Writer::instance().start(hooks, note); }, py::arg("hooks"), py::arg("note"),
-      py::call_guard<py::gil_scoped_release>());
+      "start", [](const std::string& hooks, const std::string& note) { return Writer::instance().start(hooks, note); },
+      py::arg("hooks"), py::arg("note"), py::call_guard<py::gil_scoped_release>());
   module.def("sync", [] { Writer::instance().sync(); }, py::call_guard<py::gil_scoped_release>());
   module.def("recording", [] { return recording(Writer::instance().api()); });
   module.def("step", [] { Writer::instance().step(); });
@@ -113,7 +122,9 @@ void bind_reader(py::module_& module) {
       .def(py::init<>())
       .def("__len__", &Batch::rows)
       .def("clear", &Batch::clear)
-      .def("__arrow_c_stream__", [](Batch& self, const py::object& /*requested_schema*/) { return self.stream(); }, py::arg("requested_schema") = py::none());
+      .def(
+          "__arrow_c_stream__", [](Batch& self, const py::object& /*requested_schema*/) { return self.stream(); },
+          py::arg("requested_schema") = py::none());
   py::class_<Account>(module, "Account")
       .def_readonly("written", &Account::written)
       .def_readonly("received", &Account::received)
@@ -123,12 +134,18 @@ void bind_reader(py::module_& module) {
       .def_static("open", &ProcessReader::open, py::arg("folder"))
       .def(
           "drain",
-          [](ProcessReader& self, std::int32_t process, const Calibration& clock, Batch& into) { return self.drain(process, clock, into.columns()); },
+          [](ProcessReader& self, std::int32_t process, const Calibration& clock, Batch& into) {
+            return self.drain(process, clock, into.columns());
+          },
           py::arg("process"), py::arg("clock"), py::arg("into"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("pid", [](const ProcessReader& self) { return self.header().pid; })
       .def_property_readonly("started", [](const ProcessReader& self) { return self.header().started; })
-      .def_property_readonly("note", [](const ProcessReader& self) { return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256)); })
-      .def("attached_ns", [](const ProcessReader& self, const Calibration& clock) { return clock.epoch_ns(self.header().attached_ticks); })
+      .def_property_readonly("note",
+                             [](const ProcessReader& self) {
+                               return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256));
+                             })
+      .def("attached_ns", [](const ProcessReader& self,
+                             const Calibration& clock) { return clock.epoch_ns(self.header().attached_ticks); })
       .def("detached", [](ProcessReader& self) { return self.state() != ProcessState::kRecording; })
       .def("exited", [](ProcessReader& self) { return self.state() == ProcessState::kExited; })
       .def("account", &ProcessReader::account)
@@ -150,7 +167,8 @@ void bind_sessions(py::module_& module) {
   py::class_<Sessions>(module, "Sessions")
       .def(py::init<>())
       .def_property_readonly("folder", &Sessions::folder)
-      .def("begin", &Sessions::begin, py::arg("session"), py::arg("target_pid"), py::arg("ring_records"), py::arg("folder"))
+      .def("begin", &Sessions::begin, py::arg("session"), py::arg("target_pid"), py::arg("ring_records"),
+           py::arg("folder"))
       .def("end", &Sessions::end, py::arg("slot"))
       .def("release", &Sessions::release, py::arg("slot"))
       .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
@@ -180,7 +198,8 @@ PYBIND11_MODULE(_native, module) {
     directions.append(py::str(name.data(), name.size()));
   }
   module.attr("DIRECTIONS") = py::tuple(directions);
-  module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"), py::arg("tolerance_ns") = 0);
+  module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
+             py::arg("tolerance_ns") = 0);
   bind_writer(module);
   bind_reader(module);
   bind_sessions(module);

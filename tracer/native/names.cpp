@@ -10,16 +10,28 @@
 namespace ral::trace {
 
 std::unique_ptr<Names> Names::create(const std::string& path, const Names* copy) noexcept {
+  // What has this name is left from before this process called exec.
+  ::unlink(path.c_str());
   Mapping table = create_mapped(path, sizeof(NameTable));
   constexpr std::size_t index_bytes = kIndexSlots * sizeof(std::atomic<std::uint32_t>);
   void* index = ::mmap(nullptr, index_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (!table || index == MAP_FAILED) {
+    if (table) {
+      ::unlink(path.c_str());
+    }
+    if (index != MAP_FAILED) {
+      ::munmap(index, index_bytes);
+    }
     return nullptr;
   }
   auto* fresh = static_cast<NameTable*>(table.get());
   if (copy != nullptr) {
     std::memcpy(static_cast<void*>(fresh), static_cast<const void*>(copy->table_.get()), sizeof(NameTable));
     std::memcpy(index, copy->index_.get(), index_bytes);
+    // The parent goes on while its child copies; what it added meanwhile is not ours.
+    for (std::uint32_t id = fresh->next_id; id < kMaxNames; ++id) {
+      fresh->entries[id].length = 0;
+    }
   } else {
     fresh->version = kLayoutVersion;
     fresh->next_id = 1;
@@ -41,10 +53,13 @@ std::string_view Names::text(std::uint32_t id) const noexcept {
 
 std::uint32_t Names::append(std::string_view text) noexcept {
   NameTable& names = table();
-  const std::uint32_t id = names.next_id.load(std::memory_order_relaxed) < kMaxNames ? names.next_id.fetch_add(1, std::memory_order_relaxed) : kMaxNames;
+  const std::uint32_t id = names.next_id.load(std::memory_order_relaxed) < kMaxNames
+                               ? names.next_id.fetch_add(1, std::memory_order_relaxed)
+                               : kMaxNames;
   const std::uint32_t used = names.used_bytes.load(std::memory_order_relaxed);
   const bool room = id < kMaxNames && used + text.size() <= kNamePoolBytes;
-  const std::uint32_t offset = room ? names.used_bytes.fetch_add(static_cast<std::uint32_t>(text.size()), std::memory_order_relaxed) : 0;
+  const std::uint32_t offset =
+      room ? names.used_bytes.fetch_add(static_cast<std::uint32_t>(text.size()), std::memory_order_relaxed) : 0;
   // A second thread may have taken the last bytes meanwhile.
   if (!room || offset + text.size() > kNamePoolBytes) {
     names.refused.fetch_add(1, std::memory_order_relaxed);

@@ -1,4 +1,5 @@
-// Text to number, once a process. The table lies in shared memory, so that the collector can read it after the writer died.
+// Text to number, once a process. The table lies in shared memory, so that the collector can read it after the writer
+// died.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,8 @@ namespace ral::trace {
 
 class Names {
  public:
-  // A table in a new file at `path`; with `copy`, it begins with the names of another table (a child after fork keeps its parent's ids). nullptr: no room.
+  // A table in a new file at `path`; with `copy`, it begins with the names of another table (a child after fork keeps
+  // its parent's ids). nullptr: no room.
   static std::unique_ptr<Names> create(const std::string& path, const Names* copy) noexcept;
   ~Names();
   Names(const Names&) = delete;
@@ -27,9 +29,12 @@ class Names {
  private:
   static constexpr std::uint32_t kIndexSlots = 2 * kMaxNames;
 
-  Names(std::string path, Mapping table, Mapping index) : path_(std::move(path)), table_(std::move(table)), index_(std::move(index)) {}
+  Names(std::string path, Mapping table, Mapping index)
+      : path_(std::move(path)), table_(std::move(table)), index_(std::move(index)) {}
   [[nodiscard]] NameTable& table() const noexcept { return *static_cast<NameTable*>(table_.get()); }
-  [[nodiscard]] std::atomic<std::uint32_t>* index() const noexcept { return static_cast<std::atomic<std::uint32_t>*>(index_.get()); }
+  [[nodiscard]] std::atomic<std::uint32_t>* index() const noexcept {
+    return static_cast<std::atomic<std::uint32_t>*>(index_.get());
+  }
   [[nodiscard]] std::string_view text(std::uint32_t id) const noexcept;
   std::uint32_t append(std::string_view text) noexcept;
 

@@ -11,7 +11,8 @@ void nest(const std::int32_t* thread, const std::int64_t* start_ns, const std::i
     if (i > 0 && thread[i] != thread[i - 1]) {
       open.clear();
     }
-    // A row that starts where another ended is its neighbour, not its child; an instant belongs to the row that it touches.
+    // A row that starts where another ended is its neighbour, not its child; an instant belongs to the row that it
+    // touches.
     while (!open.empty()) {
       const std::size_t top = open.back();
       const bool starts_inside = start_ns[i] < end_ns[top] && end_ns[i] <= end_ns[top] + tolerance_ns;

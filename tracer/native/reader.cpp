@@ -11,8 +11,8 @@ namespace ral::trace {
 
 namespace {
 
-constexpr std::uint64_t kMaxRingRecords = 1u << 26;
-constexpr std::uint32_t kMaxRings = 1u << 20;
+// Records are taken in pieces that stay in the cache on their way to the columns.
+constexpr std::uint64_t kPieceRecords = 8192;
 
 bool read_exactly(const File& file, void* into, std::size_t bytes, std::uint64_t offset) {
   return ::pread(file.get(), into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
@@ -21,6 +21,14 @@ bool read_exactly(const File& file, void* into, std::size_t bytes, std::uint64_t
 bool is_known(Kind kind) {
   const auto value = static_cast<std::uint8_t>(kind);
   return value < kKindNames.size() || kind == Kind::kDevice || kind == Kind::kStream;
+}
+
+// What every later stage counts on: indices into tables, and numbers that fit the trace's columns.
+bool is_sound(const Record& record, const TickRange& possible) {
+  return is_known(record.kind) && record.name < kMaxNames && record.end_ticks >= record.start_ticks &&
+         record.start_ticks >= possible.first && record.end_ticks <= possible.last && record.correlation <= INT64_MAX &&
+         record.bytes >= -1 && record.device >= kNoDevice &&
+         (record.kind != Kind::kTransfer || record.arg1 < kDirectionNames.size());
 }
 
 std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }
@@ -35,24 +43,33 @@ std::unique_ptr<RingReader> RingReader::open(const std::string& path) {
     return nullptr;
   }
   const auto& header = *reinterpret_cast<const RingHeader*>(bytes.data());
-  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion && header.records > 0 && header.records <= kMaxRingRecords &&
-                     (header.records & (header.records - 1)) == 0 &&
+  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion && header.records > 0 &&
+                     header.records <= kMaxRingRecords && (header.records & (header.records - 1)) == 0 &&
                      static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + header.records * sizeof(Record);
   if (!sound) {
     return nullptr;
   }
-  return std::unique_ptr<RingReader>(
-      new RingReader(std::move(file), header.records, header.tid, text_of(header.thread_name.data(), header.thread_name.size())));
+  return std::unique_ptr<RingReader>(new RingReader(std::move(file), path, header.records, header.tid,
+                                                    text_of(header.thread_name.data(), header.thread_name.size())));
 }
 
+// One pread is not one moment: its writer goes on. So `closed` is read before what it closes, and `sequence` after what
+// it exceeds.
 bool RingReader::read_counters() {
   Counters fresh{};
-  if (!read_exactly(file_, &fresh, sizeof fresh, offsetof(RingHeader, sequence))) {
+  const auto read = [this](std::uint64_t& into, std::size_t offset) {
+    const bool whole = read_exactly(file_, &into, sizeof into, offset);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return whole;
+  };
+  if (!read(fresh.closed, offsetof(RingHeader, closed)) || !read(fresh.dropped, offsetof(RingHeader, dropped)) ||
+      !read(fresh.head, offsetof(RingHeader, head)) || !read(fresh.sequence, offsetof(RingHeader, sequence))) {
     return false;
   }
-  std::atomic_thread_fence(std::memory_order_acquire);
-  // Counters only grow, and no more can be unread than fits; a file that says otherwise is damaged, and is read no further.
-  const bool sound = fresh.head >= tail_ && fresh.head - tail_ <= records_ && fresh.sequence >= counters_.sequence && fresh.head <= fresh.sequence &&
+  // Counters only grow, and no more can be unread than fits; a file that says otherwise is damaged, and is read no
+  // further.
+  const bool sound = fresh.head >= tail_ && fresh.head - tail_ <= records_ && fresh.sequence >= counters_.sequence &&
+                     fresh.sequence <= kMaxEvents && fresh.head <= fresh.sequence &&
                      fresh.dropped <= fresh.sequence - fresh.head;
   if (sound) {
     counters_ = fresh;
@@ -60,42 +77,43 @@ bool RingReader::read_counters() {
   return sound;
 }
 
-std::size_t RingReader::read_records(std::uint64_t count) {
-  buffer_.resize(count);
-  const std::uint64_t begin = tail_ & (records_ - 1);
-  const std::uint64_t first = std::min(count, records_ - begin);
-  const bool whole = read_exactly(file_, buffer_.data(), first * sizeof(Record), kHeaderBytes + begin * sizeof(Record)) &&
-                     (first == count || read_exactly(file_, buffer_.data() + first, (count - first) * sizeof(Record), kHeaderBytes));
-  return whole ? count : 0;
-}
-
-std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, Columns& into) {
+std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, std::vector<Record>& scratch,
+                              Columns& into) {
   if (finished_) {
     return 0;
   }
   if (!read_counters()) {
-    finished_ = true;
+    finish();
     return 0;
   }
-  const std::uint64_t count = counters_.head - tail_;
-  if (count == 0) {
-    finished_ = counters_.closed != 0;
-    return 0;
-  }
-  if (read_records(count) == 0) {
-    finished_ = true;
-    return 0;
-  }
-  for (const Record& record : buffer_) {
-    if (is_known(record.kind) && record.name < kMaxNames && record.end_ticks >= record.start_ticks) {
-      into.append(process, record, clock);
-      ++received_;
+  const std::uint64_t begin = tail_;
+  const TickRange possible = clock.possible();
+  while (tail_ != counters_.head) {
+    const std::uint64_t at = tail_ & (records_ - 1);
+    const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
+    scratch.resize(kPieceRecords);
+    if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
+      finish();  // cut short under us
+      break;
     }
+    received_ += into.append(process, scratch.data(), count, clock,
+                             [&](const Record& record) { return is_sound(record, possible); });
+    tail_ += count;
+    // The writer may reuse these slots once it sees this, so not before they are read.
+    std::atomic_thread_fence(std::memory_order_release);
+    (void)!::pwrite(file_.get(), &tail_, sizeof tail_, offsetof(RingHeader, tail));
   }
-  tail_ += count;
-  // A failure means that the file was cut: the next drain sees it.
-  (void)!::pwrite(file_.get(), &tail_, sizeof tail_, offsetof(RingHeader, tail));
-  return count;
+  if (counters_.closed != 0) {
+    finish();
+  }
+  return tail_ - begin;
+}
+
+// Threads come and go: the shared memory of one that is gone is given back at once.
+void RingReader::finish() {
+  finished_ = true;
+  file_ = File();
+  ::unlink(path_.c_str());
 }
 
 Account RingReader::account() const {
@@ -104,10 +122,15 @@ Account RingReader::account() const {
 
 std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder) {
   std::unique_ptr<ProcessReader> reader(new ProcessReader(folder, open_owned(folder + "/process", O_RDONLY)));
-  if (!reader->file_ || !reader->refresh() || reader->header().magic != kProcessMagic || reader->header().version != kLayoutVersion) {
+  if (!reader->file_ || !reader->refresh()) {
     return nullptr;
   }
-  return reader;
+  const ProcessHeader& header = reader->header();
+  const std::string identity = std::to_string(header.pid) + "-" + std::to_string(header.started);
+  const std::string name = folder.substr(folder.rfind('/') + 1);
+  const bool sound = header.magic == kProcessMagic && header.version == kLayoutVersion && header.pid > 0 &&
+                     name.substr(0, name.find('.')) == identity;
+  return sound ? std::move(reader) : nullptr;
 }
 
 bool ProcessReader::refresh() { return read_exactly(file_, header_.data(), header_.size(), 0); }
@@ -121,22 +144,14 @@ std::size_t ProcessReader::drain(std::int32_t process, const Calibration& clock,
   refresh();
   const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
   for (; next_ring_ < made; ++next_ring_) {
-    unopened_.push_back(next_ring_);
+    // One that cannot be opened is damaged: a ring is whole before it is counted.
+    if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(next_ring_)); ring != nullptr) {
+      rings_.push_back(std::move(ring));
+    }
   }
-  // What cannot be opened is still being made, or there was no room for it: it is tried again.
-  unopened_.erase(std::remove_if(unopened_.begin(), unopened_.end(),
-                                 [this](std::uint32_t number) {
-                                   auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(number));
-                                   const bool opened = ring != nullptr;
-                                   if (opened) {
-                                     rings_.push_back(std::move(ring));
-                                   }
-                                   return opened;
-                                 }),
-                  unopened_.end());
   std::size_t read = 0;
   for (const auto& ring : rings_) {
-    read += ring->drain(process, clock, into);
+    read += ring->drain(process, clock, scratch_, into);
   }
   return read;
 }
@@ -150,7 +165,7 @@ Account ProcessReader::account() const {
     sum.dropped += one.dropped;
     sum.lost += one.lost;
   }
-  const std::uint64_t unrecorded = header().unrecorded.load(std::memory_order_relaxed);
+  const std::uint64_t unrecorded = std::min(header().unrecorded.load(std::memory_order_relaxed), kMaxEvents);
   sum.written += unrecorded;
   sum.dropped += unrecorded;
   return sum;
@@ -168,7 +183,8 @@ std::vector<std::pair<std::uint32_t, std::string>> ProcessReader::names(std::uin
   std::vector<std::pair<std::uint32_t, std::string>> found;
   const File file = open_owned(folder_ + "/names", O_RDONLY);
   const auto table = std::make_unique<NameTable>();
-  if (!file || !read_exactly(file, table.get(), sizeof(NameTable), 0) || table->magic != kNamesMagic) {
+  if (!file || !read_exactly(file, table.get(), sizeof(NameTable), 0) || table->magic != kNamesMagic ||
+      table->version != kLayoutVersion) {
     return found;
   }
   *refused = table->refused.load(std::memory_order_relaxed);
@@ -176,7 +192,7 @@ std::vector<std::pair<std::uint32_t, std::string>> ProcessReader::names(std::uin
   for (std::uint32_t id = 1; id < end; ++id) {
     const NameEntry& entry = table->entries[id];
     const std::uint64_t length = entry.length.load(std::memory_order_relaxed);
-    if (length > 0 && entry.offset + length - 1 <= kNamePoolBytes) {
+    if (length > 0 && length - 1 <= kMaxNameBytes && entry.offset + length - 1 <= kNamePoolBytes) {
       found.emplace_back(id, std::string(table->pool.data() + entry.offset, length - 1));
     }
   }

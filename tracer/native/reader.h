@@ -25,14 +25,16 @@ struct Account {
 
 class RingReader {
  public:
-  // nullptr: not a ring, or not finished being made.
+  // nullptr: not a ring.
   static std::unique_ptr<RingReader> open(const std::string& path);
 
-  // Moves what is committed into columns; returns how many records it read.
-  std::size_t drain(std::int32_t process, const Calibration& clock, Columns& into);
+  // Moves what is committed into columns; returns how many records it read. `scratch` is any memory, kept by the caller
+  // between calls.
+  std::size_t drain(std::int32_t process, const Calibration& clock, std::vector<Record>& scratch, Columns& into);
   [[nodiscard]] Account account() const;
   [[nodiscard]] std::uint32_t tid() const noexcept { return tid_; }
   [[nodiscard]] const std::string& thread_name() const noexcept { return thread_name_; }
+  // Its thread is gone and all is read, or it is damaged: nothing more will come.
   [[nodiscard]] bool finished() const noexcept { return finished_; }
 
  private:
@@ -43,12 +45,13 @@ class RingReader {
     std::uint64_t closed;
   };
 
-  RingReader(File file, std::uint64_t records, std::uint32_t tid, std::string name)
-      : file_(std::move(file)), records_(records), tid_(tid), thread_name_(std::move(name)) {}
+  RingReader(File file, std::string path, std::uint64_t records, std::uint32_t tid, std::string name)
+      : file_(std::move(file)), path_(std::move(path)), records_(records), tid_(tid), thread_name_(std::move(name)) {}
   bool read_counters();
-  std::size_t read_records(std::uint64_t count);
+  void finish();
 
   File file_;
+  std::string path_;
   std::uint64_t records_;
   std::uint32_t tid_;
   std::string thread_name_;
@@ -56,12 +59,11 @@ class RingReader {
   std::uint64_t tail_ = 0;
   std::uint64_t received_ = 0;
   bool finished_ = false;
-  std::vector<Record> buffer_;
 };
 
 class ProcessReader {
  public:
-  // `folder` is <session>/<pid>-<started>. nullptr: not made yet, or not ours.
+  // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
   static std::unique_ptr<ProcessReader> open(const std::string& folder);
 
   std::size_t drain(std::int32_t process, const Calibration& clock, Columns& into);
@@ -71,7 +73,9 @@ class ProcessReader {
   // (id, text) of every name; `refused` counts those that found no room.
   [[nodiscard]] std::vector<std::pair<std::uint32_t, std::string>> names(std::uint64_t* refused) const;
   [[nodiscard]] ProcessState state();
-  [[nodiscard]] const ProcessHeader& header() const noexcept { return *reinterpret_cast<const ProcessHeader*>(header_.data()); }
+  [[nodiscard]] const ProcessHeader& header() const noexcept {
+    return *reinterpret_cast<const ProcessHeader*>(header_.data());
+  }
 
  private:
   ProcessReader(std::string folder, File file) : folder_(std::move(folder)), file_(std::move(file)) {}
@@ -81,7 +85,7 @@ class ProcessReader {
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
   std::vector<std::unique_ptr<RingReader>> rings_;
-  std::vector<std::uint32_t> unopened_;
+  std::vector<Record> scratch_;
   std::uint32_t next_ring_ = 0;
 };
 

@@ -57,7 +57,8 @@ inline constexpr std::array<std::pair<std::string_view, std::uint8_t>, 6> kFlagN
 // kTransfer: Record::arg1.
 enum Direction : std::uint8_t { kHostToDevice = 0, kDeviceToHost = 1, kDeviceToDevice = 2, kWithinDevice = 3 };
 
-inline constexpr std::array<std::string_view, 4> kDirectionNames = {"host_to_device", "device_to_host", "device_to_device", "within_device"};
+inline constexpr std::array<std::string_view, 4> kDirectionNames = {"host_to_device", "device_to_host",
+                                                                    "device_to_device", "within_device"};
 
 inline constexpr std::int8_t kNoDevice = -1;
 
@@ -66,15 +67,13 @@ inline constexpr std::int8_t kNoDevice = -1;
 //
 // kind      | name                     | bytes           | arg0                     | arg1
 // op        | aten::add.Tensor         | -1              | sequence nr or 0         | 0
-// launch    | op that the user called  | -1              | name id: op at the router| name id: route (native, host, cpu)
-// kernel    | op that the user called  | bytes touched,-1| name id: kernel          | name id: vendor
-// transfer  | op that the user called  | bytes moved     | the other device, or -1  | Direction
-// fallback  | op that the user called  | bytes copied    | name id: op at the router| name id: chain of reasons
-// sync      | what was called          | -1              | name id: what it waited for, or 0 | 0
-// alloc     | op that allocated, or 0  | block size      | address                  | bytes asked for
-// free      | 0                        | block size      | address                  | number of uses
-// region    | 0                        | size            | address                  | handle
-// error     | message                  | bytes asked, -1 | 0                        | 0
+// launch    | op that the user called  | -1              | name id: op at the router| name id: route (native, host,
+// cpu) kernel    | op that the user called  | bytes touched,-1| name id: kernel          | name id: vendor transfer  |
+// op that the user called  | bytes moved     | the other device, or -1  | Direction fallback  | op that the user called
+// | bytes copied    | name id: op at the router| name id: chain of reasons sync      | what was called          | -1 |
+// name id: what it waited for, or 0 | 0 alloc     | op that allocated, or 0  | block size      | address | bytes asked
+// for free      | 0                        | block size      | address                  | number of uses region    | 0
+// | size            | address                  | handle error     | message                  | bytes asked, -1 | 0 | 0
 // device    | JSON: type, vendor, name | memory          | 0                        | 0
 // stream    | pipeline                 | priority        | 0                        | 0
 //

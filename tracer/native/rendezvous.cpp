@@ -26,11 +26,10 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
   if (!file || ::flock(file.get(), LOCK_EX) != 0 || ::fstat(file.get(), &status) != 0) {
     throw std::runtime_error(path + ": must be a file of yours that nobody else can read (mode 0600)");
   }
-  const bool fresh = status.st_size == 0;
-  if (fresh && ::posix_fallocate(file.get(), 0, kHeaderBytes) != 0) {
+  if (status.st_size == 0 && ::posix_fallocate(file.get(), 0, kHeaderBytes) != 0) {
     throw std::runtime_error(path + ": no room for 4096 bytes");
   }
-  if (!fresh && status.st_size != static_cast<off_t>(kHeaderBytes)) {
+  if (status.st_size != 0 && status.st_size != static_cast<off_t>(kHeaderBytes)) {
     throw std::runtime_error(path + ": has the wrong size; remove it when nothing is being recorded");
   }
   void* address = ::mmap(nullptr, kHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -39,14 +38,16 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
   }
   Mapping mapping(address, kHeaderBytes);
   auto* page = static_cast<Page*>(address);
-  if (fresh) {
+  // Also when whoever made it died before this point.
+  if (page->magic == 0) {
     page->version = kLayoutVersion;
     page->magic = kPageMagic;
   }
   // Said outright, because the mapping keeps the open file, and with it the lock, alive.
   ::flock(file.get(), LOCK_UN);
   if (page->magic != kPageMagic || page->version != kLayoutVersion) {
-    throw std::runtime_error(path + ": was made by another version of ral-trace; remove it when nothing is being recorded");
+    throw std::runtime_error(path +
+                             ": was made by another version of ral-trace; remove it when nothing is being recorded");
   }
   return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(folder), std::move(mapping)));
 }
@@ -56,6 +57,8 @@ void Rendezvous::announce() noexcept {
   ::syscall(SYS_futex, &page().generation, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Rendezvous::wait(std::uint32_t seen) noexcept { ::syscall(SYS_futex, &page().generation, FUTEX_WAIT, seen, nullptr, nullptr, 0); }
+void Rendezvous::wait(std::uint32_t seen) noexcept {
+  ::syscall(SYS_futex, &page().generation, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+}
 
 }  // namespace ral::trace

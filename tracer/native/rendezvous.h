@@ -11,7 +11,8 @@ namespace ral::trace {
 
 class Rendezvous {
  public:
-  // Opens the page, making folder and page when this is the first process to come. Throws std::runtime_error that says what is wrong with the place.
+  // Opens the page, making folder and page when this is the first process to come. Throws std::runtime_error that says
+  // what is wrong with the place.
   static std::unique_ptr<Rendezvous> open();
 
   [[nodiscard]] Page& page() const noexcept { return *static_cast<Page*>(mapping_.get()); }

@@ -39,7 +39,7 @@ class RingWriter {
     if (__builtin_expect(head_ - tail_ > mask_, 0)) {
       tail_ = header_->tail.load(std::memory_order_acquire);
       if (head_ - tail_ > mask_) {
-        header_->dropped.store(++dropped_, std::memory_order_relaxed);
+        header_->dropped.store(++dropped_, std::memory_order_release);
         ++sequence_;
         return;
       }

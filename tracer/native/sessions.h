@@ -23,7 +23,8 @@ class Sessions {
   Sessions() : rendezvous_(Rendezvous::open()) {}
 
   [[nodiscard]] const std::string& folder() const noexcept { return rendezvous_->folder(); }
-  // Begins a recording and wakes every traced process. Returns the slot, or -1 when all are taken.
+  // Begins a recording and wakes every traced process; recordings whose collector died end. Returns the slot, or -1
+  // when all are taken.
   int begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records, const std::string& folder);
   // Asks the traced processes to stop writing; the slot stays taken until `release`.
   void end(std::size_t slot);
@@ -32,6 +33,8 @@ class Sessions {
   [[nodiscard]] std::vector<SessionView> taken() const;
 
  private:
+  static bool claim(SessionSlot& slot, bool of_the_dead);
+
   std::unique_ptr<Rendezvous> rendezvous_;
 };
 

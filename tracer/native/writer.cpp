@@ -6,13 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "ring.h"
 #include "writer_state.h"
@@ -22,8 +22,9 @@ namespace ral::trace {
 // What one thread owns. Found through one thread-local pointer; freed when the thread ends.
 struct ThreadState {
   struct Slot {
-    std::uint64_t session = 0;  // the ring below belongs to this session
-    RingWriter ring;
+    std::uint64_t session = 0;        // what follows belongs to this session
+    RingWriter ring;                  // not ok() where there was no room for it
+    ProcessHeader* header = nullptr;  // counts what such a ring misses
   };
 
   ThreadView view{0, 0, static_cast<std::uint32_t>(::syscall(SYS_gettid))};
@@ -32,8 +33,8 @@ struct ThreadState {
   std::array<Slot, kSessions> slots;
 
   static ThreadState* current() noexcept;
-  RingWriter* ring_for(std::size_t slot, std::uint64_t session) noexcept;
-  RingWriter* open_ring(std::size_t slot, std::uint64_t session) noexcept;
+  // Makes this thread's ring in a session. False when the session is over.
+  bool join(std::size_t slot, std::uint64_t session) noexcept;
 };
 
 namespace {
@@ -41,17 +42,18 @@ namespace {
 // initial-exec: a plain load instead of a call, at every event.
 __attribute__((tls_model("initial-exec"))) thread_local ThreadState* t_state = nullptr;
 
-pthread_key_t thread_end_key() {
-  static const pthread_key_t key = [] {
+// Nothing where the process has no key left: then a thread's state outlives it.
+std::optional<pthread_key_t> thread_end_key() {
+  static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
     pthread_key_t fresh{};
-    pthread_key_create(&fresh, [](void* value) {
+    const int failed = pthread_key_create(&fresh, [](void* value) {
       const std::unique_ptr<ThreadState> state(static_cast<ThreadState*>(value));
       for (ThreadState::Slot& slot : state->slots) {
         slot.ring.close();
       }
       t_state = nullptr;
     });
-    return fresh;
+    return failed == 0 ? std::optional(fresh) : std::nullopt;
   }();
   return key;
 }
@@ -67,32 +69,35 @@ constexpr const char* kSessionVariable = "RAL_TRACE_SESSION";
 ThreadState* ThreadState::current() noexcept {
   if (__builtin_expect(t_state == nullptr, 0)) {
     auto state = std::make_unique<ThreadState>();
-    pthread_setspecific(thread_end_key(), state.get());
+    if (const auto key = thread_end_key()) {
+      pthread_setspecific(*key, state.get());
+    }
     t_state = state.release();  // owned by the thread; the key's destructor takes it back
   }
   return t_state;
 }
 
-RingWriter* ThreadState::ring_for(std::size_t slot, std::uint64_t session) noexcept {
-  Slot& mine = slots[slot];
-  if (__builtin_expect(mine.session == session, 1)) {
-    return mine.ring.ok() ? &mine.ring : nullptr;
-  }
-  return open_ring(slot, session);
-}
-
-RingWriter* ThreadState::open_ring(std::size_t slot, std::uint64_t session) noexcept {
+bool ThreadState::join(std::size_t slot, std::uint64_t session) noexcept {
   Writer& writer = Writer::instance();
   const std::lock_guard lock(writer.registry_mutex_);
   const Attachment& attachment = writer.attachments_[slot];
   if (attachment.session != session || attachment.header == nullptr) {
-    return nullptr;
+    return false;
   }
-  const std::uint32_t number = attachment.header->rings.fetch_add(1, std::memory_order_relaxed);
-  slots[slot].ring.close();
-  slots[slot].ring = RingWriter::create(attachment.folder + "/ring-" + std::to_string(number), attachment.ring_records, view.tid);
-  slots[slot].session = session;
-  return slots[slot].ring.ok() ? &slots[slot].ring : nullptr;
+  Slot& mine = slots[slot];
+  mine.ring.close();
+  // Counted when it is whole, so that the collector never meets half a ring; the lock is what makes that one step.
+  const std::uint32_t number = attachment.header->rings.load(std::memory_order_relaxed);
+  if (number < kMaxRings) {
+    mine.ring =
+        RingWriter::create(attachment.folder + "/ring-" + std::to_string(number), attachment.ring_records, view.tid);
+  }
+  if (mine.ring.ok()) {
+    attachment.header->rings.store(number + 1, std::memory_order_release);
+  }
+  mine.header = attachment.header;
+  mine.session = session;
+  return true;
 }
 
 struct ForkHandlers {
@@ -123,7 +128,8 @@ Writer::Writer() {
   api_.sessions = &sessions_;
   api_.emit = [](const Record& record) noexcept {
     Writer& writer = instance();
-    writer.emit(writer.sessions_.load(std::memory_order_relaxed), record);
+    // Pairs with attach(): who sees the bit sees the session.
+    writer.emit(writer.sessions_.load(std::memory_order_acquire), record);
   };
   api_.emit_to = [](std::uint32_t sessions, const Record& record) noexcept { instance().emit(sessions, record); };
   api_.intern = [](const char* text, std::size_t length) noexcept { return instance().intern({text, length}); };
@@ -137,11 +143,15 @@ void Writer::emit(std::uint32_t sessions, const Record& record) noexcept {
   while (sessions != 0) {
     const auto slot = static_cast<std::size_t>(__builtin_ctz(sessions));
     sessions &= sessions - 1;
-    const std::uint64_t session = session_of_slot_[slot].load(std::memory_order_acquire);
-    if (RingWriter* ring = state->ring_for(slot, session); __builtin_expect(ring != nullptr, 1)) {
-      ring->push(record, state->view.tid);
-    } else if (ProcessHeader* header = headers_[slot].load(std::memory_order_acquire); header != nullptr) {
-      header->unrecorded.fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t session = session_of_slot_[slot].load(std::memory_order_relaxed);
+    ThreadState::Slot& mine = state->slots[slot];
+    if (__builtin_expect(mine.session != session, 0) && !state->join(slot, session)) {
+      continue;
+    }
+    if (__builtin_expect(mine.ring.ok(), 1)) {
+      mine.ring.push(record, state->view.tid);
+    } else if (mine.header != nullptr) {
+      mine.header->unrecorded.fetch_add(1, std::memory_order_relaxed);
     }
   }
 }
@@ -196,6 +206,8 @@ std::optional<std::string> Writer::start(const std::string& hooks, const std::st
     }
     hooks_ = hooks;
     note_ = note;
+    const char* stated = std::getenv(kSessionVariable);
+    stated_session_ = stated == nullptr ? "" : stated;
     try {
       rendezvous_ = Rendezvous::open();
     } catch (const std::runtime_error& error) {
@@ -206,6 +218,9 @@ std::optional<std::string> Writer::start(const std::string& hooks, const std::st
     pthread_atfork(&ForkHandlers::prepare, &ForkHandlers::parent, &ForkHandlers::child);
     std::atexit([] {
       Writer& writer = instance();
+      // No session is joined from here on: the libraries that listen are being torn down.
+      const std::lock_guard joining(writer.sync_mutex_);
+      writer.exiting_ = true;
       const std::lock_guard registry(writer.registry_mutex_);
       for (const Attachment& attachment : writer.attachments_) {
         if (attachment.header != nullptr) {
@@ -228,7 +243,16 @@ void Writer::start_watcher() {
   sigset_t previous;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);
-  std::thread([this] { watch(); }).detach();
+  // Not std::thread, which throws where a process may have no more threads; then only the program's own calls of sync()
+  // join sessions.
+  pthread_t thread{};
+  const auto watch = [](void* writer) -> void* {
+    static_cast<Writer*>(writer)->watch();
+    return nullptr;
+  };
+  if (pthread_create(&thread, nullptr, watch, this) == 0) {
+    pthread_detach(thread);
+  }
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
 }
 
@@ -241,54 +265,87 @@ void Writer::watch() {
   }
 }
 
+namespace {
+
+// The collector may be changing the slot while we read it: what it says counts if it said the same before and after.
+// Then another wake-up follows.
+std::optional<Wanted> read_slot(const SessionSlot& slot) {
+  if (slot.state.load(std::memory_order_acquire) != SlotState::kRecording) {
+    return std::nullopt;
+  }
+  std::array<char, sizeof slot.folder + 1> folder{};
+  std::memcpy(folder.data(), slot.folder.data(), sizeof slot.folder);
+  Wanted wanted{slot.session, slot.target_pid, slot.ring_records, folder.data()};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t records = wanted.ring_records;
+  const bool sound = slot.state.load(std::memory_order_relaxed) == SlotState::kRecording &&
+                     slot.session == wanted.session && wanted.session != 0 && records > 0 &&
+                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
+                     wanted.folder[0] != '.' && wanted.folder.find('/') == std::string::npos;
+  return sound ? std::optional(std::move(wanted)) : std::nullopt;
+}
+
+}  // namespace
+
 void Writer::sync() {
   const std::lock_guard joining(sync_mutex_);
-  if (rendezvous_ == nullptr) {
+  if (rendezvous_ == nullptr || exiting_) {
     return;
   }
   for (std::size_t i = 0; i < kSessions; ++i) {
-    const SessionSlot& slot = rendezvous_->page().slots[i];
-    const bool records = slot.state.load(std::memory_order_acquire) == SlotState::kRecording;
+    const std::optional<Wanted> wanted = read_slot(rendezvous_->page().slots[i]);
     const std::uint64_t attached = attachments_[i].session;
-    const bool still = records && slot.session == attached;
+    const bool still = wanted && wanted->session == attached;
     if (attached != 0 && !still) {
       detach(i);
     }
-    if (records && !still && wants_this_process(slot)) {
-      attach(i, slot);
+    if (wanted && !still && wants_this_process(*wanted)) {
+      attach(i, *wanted);
     }
   }
 }
 
-bool Writer::wants_this_process(const SessionSlot& slot) const {
-  if (slot.target_pid == 0) {
+bool Writer::wants_this_process(const Wanted& wanted) const {
+  if (wanted.target_pid == 0) {
     return true;
   }
   // A child whose parent is gone still has its environment.
   char session[32];
-  std::snprintf(session, sizeof session, "%016" PRIx64, slot.session);
-  if (const char* stated = std::getenv(kSessionVariable); stated != nullptr && std::strcmp(stated, session) == 0) {
+  std::snprintf(session, sizeof session, "%016" PRIx64, wanted.session);
+  if (stated_session_ == session) {
     return true;
   }
   for (pid_t pid = ::getpid(); pid > 1; pid = parent_of(pid)) {
-    if (pid == slot.target_pid) {
+    if (pid == wanted.target_pid) {
       return true;
     }
   }
   return false;
 }
 
-ProcessHeader* Writer::make_process_files(const std::string& folder) {
+// `folder` gets a suffix where this process was recorded before it called exec.
+ProcessHeader* Writer::make_process_files(std::string* folder) {
   const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
   if (names_.load() == nullptr) {
-    names_.store(Names::create(rendezvous_->folder() + "/names-" + identity, nullptr).release(), std::memory_order_release);
+    names_.store(Names::create(rendezvous_->folder() + "/names-" + identity, parents_names_).release(),
+                 std::memory_order_release);
   }
   const Names* names = names_.load();
-  if (names == nullptr || ::mkdir(folder.c_str(), 0700) != 0 || ::link(names->path().c_str(), (folder + "/names").c_str()) != 0) {
+  if (names == nullptr) {
+    return nullptr;
+  }
+  const std::string plain = *folder;
+  for (int image = 1; ::mkdir(folder->c_str(), 0700) != 0; ++image) {
+    if (errno != EEXIST || image > 99) {
+      return nullptr;
+    }
+    *folder = plain + "." + std::to_string(image);
+  }
+  if (::link(names->path().c_str(), (*folder + "/names").c_str()) != 0) {
     return nullptr;
   }
   // Under another name until it is whole: the collector looks for `process`.
-  Mapping mapping = create_mapped(folder + "/.process", kHeaderBytes);
+  Mapping mapping = create_mapped(*folder + "/.process", kHeaderBytes);
   if (!mapping) {
     return nullptr;
   }
@@ -301,19 +358,17 @@ ProcessHeader* Writer::make_process_files(const std::string& folder) {
   header->clock = api_.clock;
   header->state = ProcessState::kRecording;
   std::snprintf(header->note.data(), header->note.size(), "%s", note_.c_str());
-  if (std::rename((folder + "/.process").c_str(), (folder + "/process").c_str()) != 0) {
+  if (std::rename((*folder + "/.process").c_str(), (*folder + "/process").c_str()) != 0) {
     return nullptr;
   }
   return static_cast<ProcessHeader*>(mapping.release());
 }
 
-void Writer::attach(std::size_t slot, const SessionSlot& wanted) {
-  std::array<char, sizeof wanted.folder> name = wanted.folder;
-  name.back() = '\0';
+void Writer::attach(std::size_t slot, const Wanted& wanted) {
   const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
-  const std::string folder = rendezvous_->folder() + "/" + name.data() + "/" + identity;
+  std::string folder = rendezvous_->folder() + "/" + wanted.folder + "/" + identity;
   load_hooks();
-  ProcessHeader* header = std::strchr(name.data(), '/') == nullptr ? make_process_files(folder) : nullptr;
+  ProcessHeader* header = make_process_files(&folder);
   if (header == nullptr) {
     rendezvous_->page().slots[slot].attach_failures.fetch_add(1);
   }
@@ -326,8 +381,7 @@ void Writer::attach(std::size_t slot, const SessionSlot& wanted) {
     return;
   }
   const std::uint32_t bit = 1u << slot;
-  headers_[slot].store(header, std::memory_order_release);
-  session_of_slot_[slot].store(wanted.session, std::memory_order_release);
+  session_of_slot_[slot].store(wanted.session, std::memory_order_relaxed);
   sessions_.fetch_or(bit, std::memory_order_release);
   std::vector<SessionListener> listeners;
   {
@@ -356,9 +410,9 @@ void Writer::detach(std::size_t slot) {
   }
 }
 
-bool Writer::load_hooks() {
+void Writer::load_hooks() {
   if (hooks_.empty() || hooks_loaded_) {
-    return hooks_loaded_;
+    return;
   }
   hooks_loaded_ = true;
   void* library = ::dlopen(hooks_.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -366,14 +420,13 @@ bool Writer::load_hooks() {
   auto* install = library == nullptr ? nullptr : reinterpret_cast<Install>(::dlsym(library, "ral_trace_install_hooks"));
   if (install == nullptr) {
     note_ = std::string("ops are not recorded: ") + ::dlerror();
-    return false;
+    return;
   }
   // Not add_listener: that would wait for the lock that our caller holds.
   install(&api_, [](const SessionListener& listener) {
     const std::lock_guard lock(instance().registry_mutex_);
     instance().listeners_.push_back(listener);
   });
-  return true;
 }
 
 void Writer::after_fork_in_child() {
@@ -382,14 +435,15 @@ void Writer::after_fork_in_child() {
     for (ThreadState::Slot& slot : t_state->slots) {
       slot.ring.forget();
       slot.session = 0;
+      slot.header = nullptr;
     }
     t_state->view.tid = static_cast<std::uint32_t>(::syscall(SYS_gettid));
   }
   attachments_ = {};
-  if (Names* parents = names_.load(); parents != nullptr) {
-    const std::string path = rendezvous_->folder() + "/names-" + std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
+  // The child takes over its parent's names when it is recorded: most children call exec, and need none.
+  if (Names* parents = names_.exchange(nullptr); parents != nullptr) {
     parents->keep_file();
-    names_.store(Names::create(path, parents).release(), std::memory_order_release);
+    parents_names_ = parents;
   }
   sync();
   start_watcher();

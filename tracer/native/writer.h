@@ -1,5 +1,5 @@
-// What an event site includes. The writer itself (thread-local state, ring registry, watcher) lives once in a process, in
-// `ral_trace.tracer._native`; every other module reaches it through the function table that this header declares.
+// What an event site includes. The writer itself (thread-local state, ring registry, watcher) lives once in a process,
+// in `ral_trace.tracer._native`; every other module reaches it through the function table that this header declares.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,14 @@ inline constexpr const char* kWriterCapsule = "ral_trace.tracer._native._writer_
 
 // What one thread knows about where it is. Plain data of the calling thread; never shared.
 struct ThreadView {
-  std::uint32_t visible_op;   // name id of the op that a TorchDispatchMode would see running now; 0: none
-  std::uint32_t op_depth;     // how many recorded ops are open on this thread
+  std::uint32_t visible_op;  // name id of the op that a TorchDispatchMode would see running now; 0: none
+  std::uint32_t op_depth;    // how many recorded ops are open on this thread
   std::uint32_t tid;
 };
 
-// Called by the writer when a session has begun or ended. `sessions` has one bit a session slot. The callback may emit to
-// exactly those sessions with emit_to (a device describes itself and its live blocks to a session that has just begun).
+// Called by the writer when a session has begun or ended. `sessions` has one bit a session slot. The callback may emit
+// to exactly those sessions with emit_to (a device describes itself and its live blocks to a session that has just
+// begun).
 struct SessionListener {
   void (*on_attach)(std::uint32_t sessions, void* context);
   void (*on_detach)(std::uint32_t remaining_sessions, void* context);
@@ -35,10 +36,12 @@ struct WriterApi {
   ClockSource clock;
   // Bits of the sessions that record now. One relaxed load of this is all that an event site costs when nobody records.
   const std::atomic<std::uint32_t>* sessions;
-  // Appends to the calling thread's ring of every recording session. `record.sequence` and `record.tid` are filled in here.
+  // Appends to the calling thread's ring of every recording session. `record.sequence` and `record.tid` are filled in
+  // here.
   void (*emit)(const Record& record) noexcept;
   void (*emit_to)(std::uint32_t sessions, const Record& record) noexcept;
-  // Name id of a text, for temporaries (compares contents). 0 until a session has recorded this process: do not cache a 0 ...
+  // Name id of a text, for temporaries (compares contents). 0 until a session has recorded this process: do not cache a
+  // 0 ...
   std::uint32_t (*intern)(const char* text, std::size_t length) noexcept;
   // ... and a process-unique correlation id, never 0.
   std::uint64_t (*next_correlation)() noexcept;
@@ -50,7 +53,8 @@ inline bool recording(const WriterApi& api) noexcept {
   return __builtin_expect(api.sessions->load(std::memory_order_relaxed) != 0, 0);
 }
 
-inline Record make_record(Kind kind, std::uint32_t name, std::int8_t device = kNoDevice, std::uint8_t stream = 0) noexcept {
+inline Record make_record(Kind kind, std::uint32_t name, std::int8_t device = kNoDevice,
+                          std::uint8_t stream = 0) noexcept {
   Record record{};
   record.bytes = -1;
   record.kind = kind;

@@ -1,4 +1,5 @@
-// The writer of this process: sessions it records for, rings of its threads, the watcher that learns of new sessions. Internal to `_native`.
+// The writer of this process: sessions it records for, rings of its threads, the watcher that learns of new sessions.
+// Internal to `_native`.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@
 
 namespace ral::trace {
 
-// A session that records this process. The header stays mapped for good: a thread may still count into it after the session ended.
+// A session that records this process. The header stays mapped for good: a thread may still count into it after the
+// session ended.
 struct Attachment {
   std::uint64_t session = 0;
   std::string folder;
@@ -23,12 +25,21 @@ struct Attachment {
   ProcessHeader* header = nullptr;
 };
 
+// What a slot of the page asks for, copied and checked.
+struct Wanted {
+  std::uint64_t session;
+  std::int32_t target_pid;
+  std::uint64_t ring_records;
+  std::string folder;
+};
+
 class Writer {
  public:
   static Writer& instance();
 
-  // Starts watching for sessions, and joins those that record already before it returns. `hooks` is the library with torch's callbacks, opened at the
-  // first session, or empty; `note` says why it is empty. Returns why watching is impossible, or nothing.
+  // Starts watching for sessions, and joins those that record already before it returns. `hooks` is the library with
+  // torch's callbacks, opened at the first session, or empty; `note` says why it is empty. Returns why watching is
+  // impossible, or nothing.
   std::optional<std::string> start(const std::string& hooks, const std::string& note);
   // Joins and leaves sessions as the page says now.
   void sync();
@@ -45,11 +56,11 @@ class Writer {
 
  private:
   Writer();
-  void attach(std::size_t slot, const SessionSlot& wanted);
+  void attach(std::size_t slot, const Wanted& wanted);
   void detach(std::size_t slot);
-  [[nodiscard]] bool wants_this_process(const SessionSlot& slot) const;
-  ProcessHeader* make_process_files(const std::string& folder);
-  bool load_hooks();
+  [[nodiscard]] bool wants_this_process(const Wanted& wanted) const;
+  ProcessHeader* make_process_files(std::string* folder);
+  void load_hooks();
   void watch();
   void start_watcher();
   void after_fork_in_child();
@@ -59,9 +70,9 @@ class Writer {
   WriterApi api_{};
   std::atomic<std::uint32_t> sessions_{0};
   std::array<std::atomic<std::uint64_t>, kSessions> session_of_slot_{};
-  std::array<std::atomic<ProcessHeader*>, kSessions> headers_{};  // of the last session in the slot
   // Set once, when the first session attaches; read without a lock.
   std::atomic<Names*> names_{nullptr};
+  const Names* parents_names_ = nullptr;  // after fork, until then: event sites still hold its ids
   std::atomic<std::uint64_t> step_ticks_{0};
   std::atomic<std::uint64_t> step_number_{0};
 
@@ -73,8 +84,10 @@ class Writer {
   std::unique_ptr<Rendezvous> rendezvous_;
   std::string hooks_;
   std::string note_;
+  std::string stated_session_;  // $RAL_TRACE_SESSION when we started: reading it later would race with the program
   bool hooks_loaded_ = false;
   bool started_ = false;
+  bool exiting_ = false;
 };
 
 }  // namespace ral::trace

@@ -9,8 +9,8 @@ namespace ral::trace {
 
 namespace {
 
-// RecordFunction answers for a text, which may be a temporary, with one literal; for a schema, with the schema's own overload name. That is how the two
-// are told apart without copying a schema.
+// RecordFunction answers for a text, which may be a temporary, with one literal; for a schema, with the schema's own
+// overload name. That is how the two are told apart without copying a schema.
 const char* overload_of_text() {
   static const char* const literal = at::RecordFunction(at::RecordScope::FUNCTION).overload_name();
   return literal;
@@ -40,7 +40,7 @@ OpName OpNames::look_up(const at::RecordFunction& function) {
   found.id = api_.intern(text.data(), text.size());
   if (const auto name = function.operator_name()) {
     if (const auto handle = c10::Dispatcher::singleton().findOp(*name)) {
-      found.is_composite_implicit = handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+      found.visible = !handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     }
   }
   return found;

@@ -12,8 +12,10 @@ namespace ral::trace {
 
 struct OpName {
   std::uint32_t id = 0;
-  bool ignored = false;            // the profiler's own plumbing
-  bool is_composite_implicit = false;  // a TorchDispatchMode sees what is beneath it, not the op itself
+  bool ignored = false;  // the profiler's own plumbing
+  // A TorchDispatchMode can see it: an operator, and not one that is composed of others before the mode is asked
+  // (CompositeImplicitAutograd).
+  bool visible = false;
 };
 
 class OpNames {

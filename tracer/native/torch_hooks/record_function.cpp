@@ -1,4 +1,5 @@
-// Ops, autograd's backward nodes and annotations of any PyTorch program, through at::RecordFunction. Loaded at the first session, never before.
+// Ops, autograd's backward nodes and annotations of any PyTorch program, through at::RecordFunction. Loaded at the
+// first session, never before.
 #include <ATen/record_function.h>
 
 #include <array>
@@ -33,7 +34,8 @@ struct ThreadOps {
   std::array<OpenOp, kMaxDepth> open;
 };
 
-// Behind a pointer: the thread-local storage of a library that is opened late is small. The pointer's destructor runs when the thread ends.
+// Behind a pointer: the thread-local storage of a library that is opened late is small. The pointer's destructor runs
+// when the thread ends.
 ThreadOps& thread_ops() {
   thread_local const std::unique_ptr<ThreadOps> ops = std::make_unique<ThreadOps>();
   return *ops;
@@ -45,7 +47,8 @@ struct OpenAnnotation : at::ObserverContext {
   std::uint32_t name;
 };
 
-void emit_span(Kind kind, std::uint32_t name, std::uint64_t start_ticks, std::uint64_t sequence_nr, std::uint8_t flags) {
+void emit_span(Kind kind, std::uint32_t name, std::uint64_t start_ticks, std::uint64_t sequence_nr,
+               std::uint8_t flags) {
   Record record = make_record(kind, name);
   record.start_ticks = start_ticks;
   record.end_ticks = ticks(g_api->clock);
@@ -66,8 +69,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   if (name.ignored || ops.depth == kMaxDepth) {
     return nullptr;
   }
-  const bool is_op = function.scope() == at::RecordScope::FUNCTION;
-  const bool is_visible = is_op && !name.is_composite_implicit && ops.view->visible_op == 0;
+  const bool is_visible = name.visible && ops.view->visible_op == 0;
   if (is_visible) {
     ops.view->visible_op = name.id;
   }
@@ -116,7 +118,8 @@ void on_detach(std::uint32_t remaining, void* /*context*/) {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void ral_trace_install_hooks(const WriterApi* api, void (*add)(const SessionListener&)) {
+extern "C" __attribute__((visibility("default"))) void ral_trace_install_hooks(const WriterApi* api,
+                                                                               void (*add)(const SessionListener&)) {
   if (api->version == kWriterApiVersion) {
     g_api = api;
     add({&on_attach, &on_detach, nullptr});
