@@ -19,9 +19,9 @@ def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) 
     `devices` lists vendors and how many devices of each ("host:1,sim:2"); None: the environment's RAL_DEVICES, or
     "host:1,sim:1". `manifests` are kernel_manifest.json files that each replace the one of their vendor.
 
-    Raises NameTaken where another backend owns PrivateUse1, AdapterMissing where the adapter does not fit this torch, BackendError
-    for a list of devices that cannot be, BadManifest for a manifest that is not readable. From then on `torch.accelerator` answers
-    `ral`, also where there is a CUDA device: torch asks PrivateUse1 first.
+    Raises NameTaken where another backend owns PrivateUse1, AdapterMissing where the adapter does not fit this torch,
+    BackendError for a list of devices that cannot be, BadManifest for a manifest that is not readable. From then on
+    `torch.accelerator` answers `ral`, also where there is a CUDA device: torch asks PrivateUse1 first.
     """
     global _enabled
     if _enabled:

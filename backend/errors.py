@@ -16,4 +16,4 @@ class AdapterMissing(BackendError):
 
 
 class BadManifest(BackendError):
-    """A kernel_manifest.json cannot be read at all. A bad entry in a good file is refused alone: see `manifest.Refusal`."""
+    """A kernel_manifest.json cannot be read at all. A bad entry in a good one is refused alone: `manifest.Refusal`."""

@@ -1,12 +1,13 @@
-"""A vendor's `kernel_manifest.json`: which operators it has kernels for. Each entry is checked; a bad one is refused alone.
+"""A vendor's `kernel_manifest.json`: which operators it has kernels for. Each entry is checked; a bad one is refused.
 
     {"vendor": "sim", "kernels": [
-      {"op_name": "aten::add", "backend": "sim", "supported_dtypes": ["float32"], "min_shape_rank": 0, "max_shape_rank": 8,
-       "requires_contiguous": false, "kernel_path": "libral_sim.so:ral_sim_add"}]}
+      {"op_name": "aten::add", "backend": "sim", "supported_dtypes": ["float32"], "min_shape_rank": 0,
+       "max_shape_rank": 8, "requires_contiguous": false, "kernel_path": "libral_sim.so:ral_sim_add"}]}
 
-`op_name` without an overload covers the functional, the in-place and the out= variants of all overloads; "*" every operator.
-`supported_dtypes` must hold the dtype of every tensor argument ("*": any); the largest rank among them must lie between the two
-ranks. `kernel_path` is a library beside the manifest and a function in it (kernel_abi.h), or "aten": ATen's CPU kernel, in place.
+`op_name` without an overload covers the functional, the in-place and the out= variants of all overloads; "*" every
+operator. `supported_dtypes` must hold the dtype of every tensor argument ("*": any; numbers from the host have none);
+the largest rank among them must lie between the two ranks. `kernel_path` is a library beside the manifest and a
+function in it (native/core/kernel_abi.h), or "aten": ATen's CPU kernel, in place on the device's memory.
 """
 
 import json
@@ -88,13 +89,15 @@ _loaded: dict[str, Manifest] = {}
 
 
 def load_all(overrides: Sequence[Path] = ()) -> dict[str, Manifest]:
-    """The manifests that come with the package, those of RAL_PLUGIN_PATH's folders and `overrides`; the last of a vendor wins.
+    """The package's own manifests, those of RAL_PLUGIN_PATH's folders, then `overrides`; the last of a vendor wins.
 
     Raises BadManifest for a file that is no manifest at all, or that others could write.
     """
     files = sorted(VENDORS.glob(f"*/{FILE_NAME}"))
     for folder in filter(None, os.environ.get("RAL_PLUGIN_PATH", "").split(os.pathsep)):
-        files += [path for path in (Path(folder) / FILE_NAME, *sorted(Path(folder).glob(f"*/{FILE_NAME}"))) if path.exists()]
+        files += [
+            path for path in (Path(folder) / FILE_NAME, *sorted(Path(folder).glob(f"*/{FILE_NAME}"))) if path.exists()
+        ]
     return {loaded.vendor: loaded for loaded in (load(Path(path)) for path in (*files, *overrides))}
 
 
@@ -105,7 +108,11 @@ def load(file: Path) -> Manifest:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadManifest(f"{file}: cannot be read as JSON ({error}); correct the file or take it away") from None
-    if not isinstance(content, dict) or not isinstance(content.get("vendor"), str) or not isinstance(content.get("kernels"), list):
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("vendor"), str)
+        or not isinstance(content.get("kernels"), list)
+    ):
         raise BadManifest(f'{file}: is no kernel manifest; it must be {{"vendor": NAME, "kernels": [ENTRIES]}}')
     manifest = Manifest(content["vendor"], file)
     for number, entry in enumerate(content["kernels"]):
@@ -162,7 +169,9 @@ def _check_operator(op_name: str) -> None:
     if len(composite) == len(overloads):
         base = op_name.removeprefix("aten::").partition(".")[0]
         beneath = _BENEATH.get(base, "the operators that torch expands it to")
-        raise _Refused(f"torch composes {op_name} from other operators, a kernel for it would lose gradients; write {beneath}")
+        raise _Refused(
+            f"torch composes {op_name} from other operators, a kernel for it would lose gradients; write {beneath}"
+        )
 
 
 def _is_composite(name: str) -> bool:
@@ -170,7 +179,7 @@ def _is_composite(name: str) -> bool:
 
 
 def overloads_of(op_name: str) -> list[str]:
-    """All operators that an `op_name` covers: itself, or every overload of its functional, in-place and out= variants."""
+    """All operators that an `op_name` covers: itself, or all overloads of its functional and in-place variants."""
     namespace, _, rest = op_name.partition("::")
     if not rest:
         return []

@@ -68,7 +68,7 @@ def set_device(device: Device) -> None:
     _adapter.set_device(_index(device))
 
 
-class device:  # noqa: N801 - torch asks for this name
+class device:
     """Context manager: inside it the device is the current one. None or a negative index changes nothing."""
 
     def __init__(self, device: Any) -> None:
@@ -85,7 +85,7 @@ class device:  # noqa: N801 - torch asks for this name
         _adapter.set_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """Context manager: inside it the device of a tensor is the current one; another device's tensor changes nothing."""
 
     def __init__(self, obj: torch.Tensor) -> None:

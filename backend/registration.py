@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from ral_trace.backend import manifest
 from ral_trace.backend.errors import AdapterMissing, BackendError, NameTaken
@@ -18,6 +19,7 @@ DEFAULT_DEVICES = "host:1,sim:1"
 TORCH_VERSION = "2.13"
 
 # torch composes these from others although it also has a CPU kernel for the whole; a device's own kernel is the whole.
+# The two convolutions exist for devices only: torch composes them into an error.
 _PREFERRED_WHOLE = (
     "aten::native_layer_norm",
     "aten::native_group_norm",
@@ -25,6 +27,8 @@ _PREFERRED_WHOLE = (
     "aten::addr.out",
     "aten::all.dims",
     "aten::any.dims",
+    "aten::convolution_backward_overrideable",
+    "aten::convolution_overrideable",
     "aten::linalg__powsum",
 )
 
@@ -38,7 +42,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
         adapter.start(devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES)
     except ValueError as error:
         raise BackendError(str(error)) from None
-    torch.utils.rename_privateuse1_backend(NAME)
+    rename_privateuse1_backend(NAME)
     _register_module()
     adapter.route_operators(_routed_operators())
     for vendor, loaded in kernels.items():
@@ -51,8 +55,8 @@ def _check_owner() -> None:
     owner = torch._C._get_privateuse1_backend_name()
     if owner not in ("privateuseone", NAME):
         raise NameTaken(
-            f"torch's PrivateUse1 device already belongs to '{owner}'{_module_of(owner)}; one process can have only one such"
-            " backend: run without it, or without ral_trace.backend.enable() (recording works either way)"
+            f"torch's PrivateUse1 device already belongs to '{owner}'{_module_of(owner)}; one process can have only one"
+            " such backend: run without it, or without ral_trace.backend.enable() (recording works either way)"
         )
     module = getattr(torch, NAME, None)
     if module is not None and getattr(module, "__name__", "") != "ral_trace.backend.ral":
@@ -86,8 +90,8 @@ def _register_module() -> None:
     from ral_trace.backend import ral
 
     if getattr(torch, NAME, None) is None:
-        torch._register_device_module(NAME, ral)
-        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        torch._register_device_module(NAME, ral)  # type: ignore[no-untyped-call]
+        generate_methods_for_privateuse1_backend(for_storage=True)
 
 
 def _routed_operators() -> list[str]:

@@ -13,7 +13,8 @@ namespace {
 
 thread_local Device* redirect = nullptr;
 
-// Blocks that a kernel of this thread has been given and that nobody has taken over yet. Short: a kernel's outputs and scratch.
+// Blocks that a kernel of this thread has been given and that nobody has taken over yet. Short: a kernel's outputs and
+// scratch.
 struct Lent {
   const void* data;
   Block* block;

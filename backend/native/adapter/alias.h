@@ -26,13 +26,15 @@ void forget_lent() noexcept;
 // Puts the allocator that knows AllocateOn before torch's CPU allocator. Once, before the first use.
 void install_redirecting_allocator();
 
-// The aliases of one call: tensors that share a storage on the device share one on the CPU, so that ATen sees the overlap.
+// The aliases of one call: tensors that share a storage on the device share one on the CPU, so that ATen sees the
+// overlap.
 class Aliases {
  public:
   explicit Aliases(Device& device) : device_(device) {}
 
   at::Tensor to_cpu(const at::Tensor& tensor);
-  // A result of the CPU kernel as a tensor of the device: an alias again where it is one, else its memory is taken over.
+  // A result of the CPU kernel as a tensor of the device: an alias again where it is one, else its memory is taken
+  // over.
   at::Tensor to_device(const at::Tensor& result);
   // After the call: `tensor` follows its alias, which the kernel may have resized.
   void follow(const at::Tensor& tensor, const at::Tensor& alias);

@@ -76,8 +76,8 @@ at::Tensor same_storage(const at::Tensor& self, c10::IntArrayRef size, c10::IntA
 }
 
 void grow_to_fit(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, std::int64_t offset) {
-  const std::size_t bytes = at::detail::computeStorageNbytes(size, stride, self.itemsize(),
-                                                             static_cast<std::size_t>(offset));
+  const std::size_t bytes =
+      at::detail::computeStorageNbytes(size, stride, self.itemsize(), static_cast<std::size_t>(offset));
   if (bytes > self.storage().nbytes()) {
     resize_storage(self.storage(), bytes);
   }
@@ -89,19 +89,21 @@ at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArr
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes and strides must have the same length");
   TORCH_CHECK(offset >= 0, "as_strided: the storage offset must not be negative");
   at::detail::check_size_nonnegative(size);
-  const std::size_t needed = at::detail::computeStorageNbytes(size, stride, self.itemsize(),
-                                                              static_cast<std::size_t>(offset));
-  TORCH_CHECK(needed <= self.storage().nbytes() || self.numel() == 0 || needed == 0, "as_strided: size ", size, ", stride ",
-              stride, " and offset ", offset, " need ", needed, " bytes, the storage has ", self.storage().nbytes());
+  const std::size_t needed =
+      at::detail::computeStorageNbytes(size, stride, self.itemsize(), static_cast<std::size_t>(offset));
+  TORCH_CHECK(needed <= self.storage().nbytes() || self.numel() == 0 || needed == 0, "as_strided: size ", size,
+              ", stride ", stride, " and offset ", offset, " need ", needed, " bytes, the storage has ",
+              self.storage().nbytes());
   return same_storage(self, size, stride, offset);
 }
 
 at::Tensor view(const at::Tensor& self, c10::IntArrayRef size) {
   const at::DimVector inferred = at::infer_size_dv(size, self.numel());
   const auto stride = at::detail::computeStride(self.sizes(), self.strides(), inferred);
-  TORCH_CHECK(stride.has_value(),
-              "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
-              "contiguous subspaces). Use .reshape(...) instead.");
+  TORCH_CHECK(
+      stride.has_value(),
+      "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+      "contiguous subspaces). Use .reshape(...) instead.");
   return same_storage(self, inferred, *stride, self.storage_offset());
 }
 
@@ -109,12 +111,13 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::IntArrayRef size, c10::Int
   return same_storage(self, size, stride, self.storage_offset());
 }
 
-const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> memory_format) {
+const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size,
+                          std::optional<c10::MemoryFormat> memory_format) {
   at::detail::check_size_nonnegative(size);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   if (self.sizes() != size) {
-    const std::size_t bytes =
-        at::detail::computeStorageNbytesContiguous(size, self.itemsize(), static_cast<std::size_t>(self.storage_offset()));
+    const std::size_t bytes = at::detail::computeStorageNbytesContiguous(
+        size, self.itemsize(), static_cast<std::size_t>(self.storage_offset()));
     impl->set_sizes_contiguous(size);
     if (self.numel() != 0 && bytes > self.storage().nbytes()) {
       resize_storage(self.storage(), bytes);

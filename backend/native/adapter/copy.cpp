@@ -3,8 +3,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_copy_from_and_resize_ops.h>
 #include <ATen/ops/_copy_from_ops.h>
-#include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/_local_scalar_dense_cpu_dispatch.h>
+#include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <torch/library.h>
 
@@ -21,9 +21,9 @@ using trace::Direction;
 
 struct Route {
   Direction direction;
-  Device* device;       // whose row the transfer is on
+  Device* device;  // whose row the transfer is on
   std::uint8_t stream;
-  std::int64_t other;   // the other device, or -1
+  std::int64_t other;  // the other device, or -1
 };
 
 Route route_of(const at::Tensor& from, const at::Tensor& to) {

@@ -32,7 +32,8 @@ void Launch::work(Kind kind, std::uint64_t start, std::uint64_t end, std::int64_
   writer->emit(record);
 }
 
-Sync::Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uint32_t waited_for, bool forced) noexcept {
+Sync::Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uint32_t waited_for,
+           bool forced) noexcept {
   if (__builtin_expect(on(), 0)) {
     active_ = true;
     record_ = trace::make_record(Kind::kSync, name, device, stream);

@@ -70,7 +70,8 @@ class Launch {
   // Nothing was launched after all (an error before it, a zero-size copy): no event.
   void cancel() noexcept { active_ = false; }
 
-  // A record of the work itself: a kernel or transfer on the device's row, or the fallback that took its place on the host.
+  // A record of the work itself: a kernel or transfer on the device's row, or the fallback that took its place on the
+  // host.
   void work(trace::Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
             std::uint64_t arg1) const noexcept;
 

@@ -18,13 +18,9 @@ struct EventState {
   std::uint64_t time_ns = 0;
 };
 
-c10::Stream make_stream(c10::Device device, c10::StreamId id) {
-  return c10::Stream(c10::Stream::UNSAFE, device, id);
-}
+c10::Stream make_stream(c10::Device device, c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); }
 
-c10::Device actual(c10::Device device) {
-  return {kRal, device.index() < 0 ? current_device() : device.index()};
-}
+c10::Device actual(c10::Device device) { return {kRal, device.index() < 0 ? current_device() : device.index()}; }
 
 struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kRal; }
@@ -52,7 +48,9 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     const c10::Device on = actual(device);
     return make_stream(on, current_streams[static_cast<std::size_t>(on.index()) % kDeviceSlots]);
   }
-  c10::Stream getDefaultStream(c10::Device device) const override { return make_stream(actual(device), kComputeStream); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return make_stream(actual(device), kComputeStream);
+  }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     (void)priority;
     const c10::Device on = actual(device);
@@ -113,7 +111,8 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   double elapsedTime(void* first, void* second, c10::DeviceIndex index) const override {
     (void)index;
-    TORCH_CHECK(first != nullptr && second != nullptr, "both events must be recorded before their elapsed time is read");
+    TORCH_CHECK(first != nullptr && second != nullptr,
+                "both events must be recorded before their elapsed time is read");
     const auto from = static_cast<EventState*>(first)->time_ns;
     const auto to = static_cast<EventState*>(second)->time_ns;
     return (static_cast<double>(to) - static_cast<double>(from)) / 1e6;

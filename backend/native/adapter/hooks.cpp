@@ -1,4 +1,6 @@
 // What torch asks of a device beside operators: random numbers, pinned host memory, resizing a storage.
+#include "hooks.h"
+
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -7,7 +9,6 @@
 #include <map>
 
 #include "generator.h"
-#include "hooks.h"
 #include "immortal.h"
 #include "runtime.h"
 
@@ -100,13 +101,15 @@ struct RalHooks final : public at::PrivateUse1HooksInterface {
     Runtime& runtime = Runtime::get();
     c10::DeviceIndex found = -1;
     for (int i = 0; i < runtime.device_count(); ++i) {
-      runtime.device(static_cast<c10::DeviceIndex>(i)).memory().visit(
-          [&](const Region& region) {
-            if (address >= region.address && address < region.address + region.length) {
-              found = static_cast<c10::DeviceIndex>(i);
-            }
-          },
-          nullptr);
+      runtime.device(static_cast<c10::DeviceIndex>(i))
+          .memory()
+          .visit(
+              [&](const Region& region) {
+                if (address >= region.address && address < region.address + region.length) {
+                  found = static_cast<c10::DeviceIndex>(i);
+                }
+              },
+              nullptr);
     }
     TORCH_CHECK(found >= 0, "this address is in no region of a ral device");
     return {kRal, found};

@@ -53,7 +53,11 @@ VendorKernels& VendorKernels::of(const std::string& vendor) {
   static Immortal<Table> holder;
   static Table* const table = holder.emplace();
   const std::lock_guard<std::mutex> lock(table->mutex);
-  return table->vendors.try_emplace(vendor, vendor).first->second;
+  if (table->vendors.count(vendor) == 0 && table->vendors.size() == kMaxVendors) {
+    throw std::runtime_error("there are kernels of " + std::to_string(kMaxVendors) +
+                             " vendors already, none can be added: " + vendor);
+  }
+  return table->vendors.try_emplace(vendor, vendor, table->vendors.size()).first->second;
 }
 
 void VendorKernels::replace(std::vector<KernelSpec> specs) {

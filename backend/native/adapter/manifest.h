@@ -19,7 +19,7 @@ namespace ral {
 
 // One entry. `library` empty: ATen's CPU kernel, run in place on the device's memory.
 struct KernelSpec {
-  std::string op_name;  // "aten::add", "aten::add.Tensor", or "*" for every operator
+  std::string op_name;       // "aten::add", "aten::add.Tensor", or "*" for every operator
   std::uint64_t dtypes = 0;  // bit of each ScalarType; all bits: any
   int min_rank = 0;
   int max_rank = RAL_MAX_DIMS;
@@ -30,7 +30,8 @@ struct KernelSpec {
 
 class Kernel {
  public:
-  explicit Kernel(KernelSpec spec) : spec_(std::move(spec)), name_(spec_.library.empty() ? "aten::cpu" : spec_.symbol) {}
+  explicit Kernel(KernelSpec spec)
+      : spec_(std::move(spec)), name_(spec_.library.empty() ? "aten::cpu" : spec_.symbol) {}
 
   const KernelSpec& spec() const { return spec_; }
   const events::Name& name() const { return name_; }
@@ -45,6 +46,8 @@ class Kernel {
   ral_kernel function_ = nullptr;
 };
 
+inline constexpr std::size_t kMaxVendors = 8;
+
 // The kernels of one vendor. Entries may change while the process runs: who caches what he found compares `generation`.
 class VendorKernels {
  public:
@@ -56,11 +59,14 @@ class VendorKernels {
   // Entries for exactly this operator, then those that cover all its variants, then those for every operator.
   std::vector<std::shared_ptr<Kernel>> find(const std::string& op_with_overload) const;
   const std::string& vendor() const { return vendor_; }
+  // From 0 up, in the order in which vendors were first asked for; below kMaxVendors.
+  std::size_t number() const { return number_; }
 
-  explicit VendorKernels(std::string vendor) : vendor_(std::move(vendor)) {}
+  VendorKernels(std::string vendor, std::size_t number) : vendor_(std::move(vendor)), number_(number) {}
 
  private:
   std::string vendor_;
+  std::size_t number_;
   std::atomic<std::uint32_t> generation_{1};
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Kernel>>> kernels_;

@@ -1,5 +1,5 @@
-// ral_trace.backend._adapter: what the adapter shows to Python. Importing it registers the operators; nothing has the name `ral`
-// until Python gives it.
+// ral_trace.backend._adapter: what the adapter shows to Python. Importing it registers the operators; nothing has the
+// name `ral` until Python gives it.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <pybind11/pybind11.h>
@@ -88,8 +88,8 @@ void synchronize(int index) {
 }
 
 py::object default_generator(int index) {
-  return py::reinterpret_steal<py::object>(
-      THPGenerator_initDefaultGenerator(Runtime::get().device(static_cast<c10::DeviceIndex>(index)).default_generator()));
+  return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
+      Runtime::get().device(static_cast<c10::DeviceIndex>(index)).default_generator()));
 }
 
 }  // namespace
@@ -102,26 +102,39 @@ PYBIND11_MODULE(_adapter, m) {
   m.def("bad_fork", &ral::Runtime::bad_fork);
   m.def("device_count", [] { return ral::Runtime::started() ? ral::Runtime::get().device_count() : 0; });
   m.def("current_device", [] { return static_cast<int>(ral::current_device()); });
-  m.def("set_device", [](int index) {
-    ral::set_current_device(ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).index());
-  }, py::arg("index"));
+  m.def(
+      "set_device",
+      [](int index) {
+        ral::set_current_device(ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).index());
+      },
+      py::arg("index"));
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
   m.def("default_generator", &ral::default_generator, py::arg("index"));
-  m.def("set_memory_limit", [](int index, std::size_t bytes) {
-    ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
-  }, py::arg("index"), py::arg("bytes"));
-  m.def("empty_cache", [](int index) {
-    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache();
-  }, py::arg("index"));
-  m.def("largest_free_block", [](int index) {
-    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
-  }, py::arg("index"));
-  m.def("check_memory", [](int index) {
-    return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check();
-  }, py::arg("index"));
+  m.def(
+      "set_memory_limit",
+      [](int index, std::size_t bytes) {
+        ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
+      },
+      py::arg("index"), py::arg("bytes"));
+  m.def(
+      "empty_cache",
+      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache(); },
+      py::arg("index"));
+  m.def(
+      "largest_free_block",
+      [](int index) {
+        return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
+      },
+      py::arg("index"));
+  m.def(
+      "check_memory",
+      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
+      py::arg("index"));
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
-  m.def("kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); }, py::arg("vendor"));
+  m.def(
+      "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },
+      py::arg("vendor"));
   m.def("route_operators", &ral::route_operators, py::arg("names"));
   m.attr("TORCH_VERSION") = RAL_TORCH_VERSION;
 }

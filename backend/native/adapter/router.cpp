@@ -68,7 +68,8 @@ std::uint16_t describe(const at::Tensor& tensor) {
 
 }  // namespace
 
-// --- operators ---------------------------------------------------------------------------------------------------------
+// --- operators
+// ---------------------------------------------------------------------------------------------------------
 
 Operator::Operator(const c10::OperatorHandle& handle)
     : handle_(handle), cpu_handle_(cpu_handle_of(handle)), name_(full_name(handle)) {
@@ -77,7 +78,8 @@ Operator::Operator(const c10::OperatorHandle& handle)
   scan_arguments(schema);
   scan_returns(schema);
   mixes_devices_ = ops_that_mix_devices().count(base_name(name_.text())) != 0;
-  structured_ = outputs_.empty() && handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  structured_ =
+      outputs_.empty() && handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
 void Operator::scan_arguments(const c10::FunctionSchema& schema) {
@@ -126,7 +128,8 @@ void Operator::adapt_arguments(Stack& stack) const {
   // grad_output, input, weight, … → grad_output, input, weight, bias_sizes, …
   const std::size_t first = stack.size() - argument_count_;
   const at::Tensor& grad = stack[first].toTensor();
-  stack.insert(stack.begin() + static_cast<std::ptrdiff_t>(first) + 3, c10::IValue(std::vector<std::int64_t>{grad.size(1)}));
+  stack.insert(stack.begin() + static_cast<std::ptrdiff_t>(first) + 3,
+               c10::IValue(std::vector<std::int64_t>{grad.size(1)}));
 }
 
 Operator& Operator::of(const c10::OperatorHandle& handle) {
@@ -151,7 +154,8 @@ Operator& Operator::of(const c10::OperatorHandle& handle) {
   return *made;
 }
 
-// --- decisions ---------------------------------------------------------------------------------------------------------
+// --- decisions
+// ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -212,7 +216,7 @@ const Decision* Operator::find(const Cache& cache, const Signature& signature) c
 }
 
 const Decision& Operator::decide(Device& device, const Signature& signature, const Stack& stack) {
-  Cache& cache = caches_[device.host_addressable() ? 0 : 1];
+  Cache& cache = caches_[device.kernels().number()];
   if (C10_LIKELY(cache.generation.load(std::memory_order_acquire) == device.kernels().generation())) {
     if (const Decision* decision = find(cache, signature)) {
       return *decision;
@@ -268,7 +272,8 @@ Signature signature_of(const Operator& op, const Stack& stack) {
   return signature;
 }
 
-// --- devices -----------------------------------------------------------------------------------------------------------
+// --- devices
+// -----------------------------------------------------------------------------------------------------------
 
 Device& find_device(const Operator& op, const Stack& stack) {
   const std::size_t first = stack.size() - op.argument_count();
@@ -298,8 +303,8 @@ void check_same_device(const Operator& op, const Device& device, const Stack& st
   for (const ArgSpec& spec : op.arguments()) {
     for_each_tensor(spec, stack[first + spec.position], [&](const at::Tensor& tensor) {
       TORCH_CHECK(tensor.device() == device.torch_device() || is_cpu_scalar(tensor),
-                  "Expected all tensors to be on the same device, but found at least two devices, ", device.torch_device(),
-                  " and ", tensor.device(), "! (", op.name().text(), ")");
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  device.torch_device(), " and ", tensor.device(), "! (", op.name().text(), ")");
     });
   }
 }
@@ -327,7 +332,8 @@ c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value,
   return value;
 }
 
-// --- entry -------------------------------------------------------------------------------------------------------------
+// --- entry
+// -------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -341,8 +347,8 @@ const events::Name& route_cpu() {
   return name;
 }
 
-// torch's composite kernel makes the output (its meta function knows the shape) and calls the out= variant, which comes back
-// here. Of PrivateUse2 nobody is the owner: its kernel of a structured operator is exactly that composite one.
+// torch's composite kernel makes the output (its meta function knows the shape) and calls the out= variant, which comes
+// back here. Of PrivateUse2 nobody is the owner: its kernel of a structured operator is exactly that composite one.
 void expand_structured(const Operator& op, Stack& stack) {
   op.handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), &stack);
 }
@@ -354,6 +360,8 @@ void route_call(Operator& op, Stack& stack) {
     return;
   }
   check_same_device(op, device, stack);
+  TORCH_CHECK_NOT_IMPLEMENTED(C10_LIKELY(op.has_cpu_kernel()), op.name().text(), " has no kernel for ",
+                              device.torch_device(), " and none for the CPU to fall back to");
   const Decision& decision = op.decide(device, signature_of(op, stack), stack);
   if (decision.kernel != nullptr && !decision.kernel->is_aten() && op.is_structured_functional()) {
     expand_structured(op, stack);

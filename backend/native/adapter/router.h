@@ -1,5 +1,5 @@
-// Every operator that no one registered for `ral` comes here. op + device + dtypes + ranks + contiguity → who runs it, decided
-// once and cached.
+// Every operator that no one registered for `ral` comes here. op + device + dtypes + ranks + contiguity → who runs it,
+// decided once and cached.
 //
 //   view           → an alias, no work, no event
 //   native         → the vendor's kernel: C code from its library, or ATen's CPU kernel in place
@@ -38,7 +38,8 @@ struct ArgSpec {
   bool out;      // out=: its old content does not matter
 };
 
-// What the arguments of one call look like, as far as a decision depends on it: 16 bits a tensor, the first eight exactly.
+// What the arguments of one call look like, as far as a decision depends on it: 16 bits a tensor, the first eight
+// exactly.
 struct Signature {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
@@ -72,6 +73,7 @@ class Operator {
   int return_argument(std::size_t index) const { return return_argument_[index]; }
   bool is_view() const { return view_; }
   bool mixes_devices() const { return mixes_devices_; }
+  bool has_cpu_kernel() const { return cpu_handle_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
   // The functional variant of an operator that has an out= variant which torch itself can make the output for.
   bool is_structured_functional() const { return structured_; }
   const std::vector<std::uint16_t>& outputs() const { return outputs_; }
@@ -102,7 +104,7 @@ class Operator {
   bool structured_ = false;
   std::mutex mutex_;
   std::deque<std::unique_ptr<Decision>> made_;  // owns every decision ever made: readers hold plain pointers
-  std::array<Cache, 2> caches_;                  // host-addressable vendors, others
+  std::array<Cache, kMaxVendors> caches_;       // by the vendor's number
 };
 
 // The first `ral` device among the arguments; otherwise the one that a Device argument names, or the current one.
@@ -138,7 +140,8 @@ c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value,
 
 enum class NativeResult { kDone, kDeclined };
 
-// The three ways. Each leaves the results on the stack in place of the arguments (unless a kernel declines: then as it was).
+// The three ways. Each leaves the results on the stack in place of the arguments (unless a kernel declines: then as it
+// was).
 void run_view(const Operator& op, Device& device, Stack& stack);
 void run_in_place(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch);
 NativeResult run_native(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch,

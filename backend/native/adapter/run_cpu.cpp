@@ -17,7 +17,8 @@ const events::Name& copy_name() {
   return name;
 }
 
-// Copies on the host of the tensors of one call; a tensor that appears twice is copied once, so that in place stays in place.
+// Copies on the host of the tensors of one call; a tensor that appears twice is copied once, so that in place stays in
+// place.
 class HostCopies {
  public:
   explicit HostCopies(Device& device) : device_(device) {}
@@ -57,10 +58,9 @@ class HostCopies {
       return host;
     }
     const c10::Device label = device_.torch_device();
-    const std::size_t bytes =
-        host.is_non_overlapping_and_dense()
-            ? at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize())
-            : at::detail::computeStorageNbytesContiguous(host.sizes(), host.itemsize());
+    const std::size_t bytes = host.is_non_overlapping_and_dense()
+                                  ? at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize())
+                                  : at::detail::computeStorageNbytesContiguous(host.sizes(), host.itemsize());
     static c10::Allocator* const allocator = c10::GetAllocator(kRal);
     c10::Storage storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                                  allocate_on(device_, bytes, label), allocator, true);

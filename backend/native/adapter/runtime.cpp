@@ -21,11 +21,14 @@ Immortal<Runtime> the_runtime;
 std::atomic<Runtime*> ready{nullptr};
 std::atomic<bool> forked{false};
 
-void after_fork_in_child() { forked.store(ready.load(std::memory_order_relaxed) != nullptr, std::memory_order_relaxed); }
+void after_fork_in_child() {
+  forked.store(ready.load(std::memory_order_relaxed) != nullptr, std::memory_order_relaxed);
+}
 
 [[noreturn]] void refuse_fork() {
-  TORCH_CHECK(false, "the ral device cannot be used in a forked process whose parent used it; "
-                     "start workers with torch.multiprocessing's 'spawn' method");
+  TORCH_CHECK(false,
+              "the ral device cannot be used in a forked process whose parent used it; "
+              "start workers with torch.multiprocessing's 'spawn' method");
 }
 
 std::string quoted(const std::string& text) {
@@ -41,7 +44,8 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
-// --- memory events -----------------------------------------------------------------------------------------------------
+// --- memory events
+// -----------------------------------------------------------------------------------------------------
 
 void MemoryEvents::emit_region(std::uint32_t sessions, const Region& region, std::uint8_t flags) noexcept {
   trace::Record record = trace::make_record(trace::Kind::kRegion, 0, device_);
@@ -73,7 +77,8 @@ void MemoryEvents::opened(const Region& region) noexcept {
 }
 
 void MemoryEvents::closed(const Region& region) noexcept {
-  const auto known = std::find_if(regions_.begin(), regions_.end(), [&](const Known& k) { return k.handle == region.handle; });
+  const auto known =
+      std::find_if(regions_.begin(), regions_.end(), [&](const Known& k) { return k.handle == region.handle; });
   if (known == regions_.end()) {
     return;
   }
@@ -127,7 +132,8 @@ void MemoryEvents::forget_ended(std::uint32_t remaining) noexcept {
   }
 }
 
-// --- device ------------------------------------------------------------------------------------------------------------
+// --- device
+// ------------------------------------------------------------------------------------------------------------
 
 Device::Device(const DeviceInfo& info)
     : info_(info),
@@ -150,15 +156,16 @@ void Device::synchronize() {
 }
 
 void Device::describe(std::uint32_t sessions) {
-  const std::string json = R"({"type":"ral","vendor":)" + quoted(info_.vendor.name) + R"(,"name":)" +
-                           quoted(info_.vendor.device_name) + "}";
+  const std::string json =
+      R"({"type":"ral","vendor":)" + quoted(info_.vendor.name) + R"(,"name":)" + quoted(info_.vendor.device_name) + "}";
   trace::Record record = trace::make_record(trace::Kind::kDevice, events::intern(json), index());
   record.bytes = static_cast<std::int64_t>(info_.vendor.memory_bytes);
   record.start_ticks = record.end_ticks = events::now();
   events::writer->emit_to(sessions, record);
   constexpr std::array<std::string_view, 3> kPipelines = {"compute", "copy_in", "copy_out"};
   for (std::uint8_t number = 0; number < kPipelines.size(); ++number) {
-    trace::Record stream = trace::make_record(trace::Kind::kStream, events::intern(kPipelines[number]), index(), number);
+    trace::Record stream =
+        trace::make_record(trace::Kind::kStream, events::intern(kPipelines[number]), index(), number);
     stream.bytes = 0;
     stream.start_ticks = stream.end_ticks = record.start_ticks;
     events::writer->emit_to(sessions, stream);
@@ -179,7 +186,8 @@ void Device::forget_ended(std::uint32_t remaining) {
       [&](Block& block) { block.announced &= remaining; });
 }
 
-// --- runtime -----------------------------------------------------------------------------------------------------------
+// --- runtime
+// -----------------------------------------------------------------------------------------------------------
 
 Runtime::Runtime(const std::string& device_list) {
   const DeviceManager manager(device_list);

@@ -118,7 +118,8 @@ Block* block_of(const c10::DataPtr& data) noexcept;
 Block* allocate_block(Device& device, std::size_t bytes);
 // DataPtr over a block that is in use.
 c10::DataPtr own_block(Block* block, c10::Device label) noexcept;
-// Memory of `device`, labelled with `label`: the device itself, or the CPU for a kernel of ATen that runs on it in place.
+// Memory of `device`, labelled with `label`: the device itself, or the CPU for a kernel of ATen that runs on it in
+// place.
 c10::DataPtr allocate_on(Device& device, std::size_t bytes, c10::Device label);
 
 }  // namespace ral

@@ -115,7 +115,8 @@ const std::unordered_map<std::string, Rule>& rules() {
 
 bool has_shape_rule(const std::string& op) { return rules().count(op) != 0; }
 
-std::optional<Outputs> make_outputs(const std::string& op, Device& device, const Stack& stack, std::size_t argument_count) {
+std::optional<Outputs> make_outputs(const std::string& op, Device& device, const Stack& stack,
+                                    std::size_t argument_count) {
   const auto rule = rules().find(op);
   return rule == rules().end() ? std::nullopt : rule->second(Arguments(device, stack, argument_count));
 }

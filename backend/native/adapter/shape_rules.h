@@ -1,4 +1,5 @@
-// The outputs of operators that are neither in place nor structured: torch does not say their shape before it runs them.
+// The outputs of operators that are neither in place nor structured: torch does not say their shape before it runs
+// them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +11,8 @@
 
 namespace ral {
 
-// Makes the outputs of this call (an undefined tensor where one is not wanted). Nothing: no rule for the operator, or the rule
-// does not cover these arguments.
+// Makes the outputs of this call (an undefined tensor where one is not wanted). Nothing: no rule for the operator, or
+// the rule does not cover these arguments.
 std::optional<std::vector<at::Tensor>> make_outputs(const std::string& op, Device& device, const Stack& stack,
                                                     std::size_t argument_count);
 bool has_shape_rule(const std::string& op);

@@ -64,7 +64,8 @@ Block* RegionAllocator::new_block() {
 
 void RegionAllocator::recycle(Block* block) { spare_.push_back(block); }
 
-// --- free blocks: exact lists for small sizes, a tree for the rest -----------------------------------------------------
+// --- free blocks: exact lists for small sizes, a tree for the rest
+// -----------------------------------------------------
 
 void RegionAllocator::insert_free(Block* block) {
   const std::size_t index = block->size / config_.alignment - 1;
@@ -156,7 +157,8 @@ Block* RegionAllocator::take_free(std::size_t size) {
   return front;
 }
 
-// --- regions -----------------------------------------------------------------------------------------------------------
+// --- regions
+// -----------------------------------------------------------------------------------------------------------
 
 bool RegionAllocator::open_region(std::size_t size) {
   const std::size_t reserved = stats_.reserved_bytes.current;
@@ -227,7 +229,8 @@ void RegionAllocator::set_limit(std::size_t bytes) {
   limit_ = bytes;
 }
 
-// --- blocks ------------------------------------------------------------------------------------------------------------
+// --- blocks
+// ------------------------------------------------------------------------------------------------------------
 
 Block* RegionAllocator::allocate(std::size_t bytes) {
   const std::size_t size = rounded(bytes);
@@ -298,7 +301,8 @@ void RegionAllocator::free(Block* block) noexcept {
   }
 }
 
-// --- answers -----------------------------------------------------------------------------------------------------------
+// --- answers
+// -----------------------------------------------------------------------------------------------------------
 
 std::size_t RegionAllocator::inactive_split() const {
   std::size_t bytes = 0;

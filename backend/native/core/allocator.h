@@ -22,7 +22,7 @@
 namespace ral {
 
 struct AllocatorConfig {
-  std::size_t capacity = 0;                      // bytes that all regions together may have
+  std::size_t capacity = 0;                          // bytes that all regions together may have
   std::size_t region_bytes = std::size_t{64} << 20;  // length of the first region; later ones grow, up to 8 times this
   std::uint32_t max_regions = 16;
   std::size_t alignment = 128;  // of addresses and block sizes; a power of two
@@ -57,7 +57,7 @@ class Block {
 struct Amount {
   std::uint64_t current = 0;
   std::uint64_t peak = 0;
-  std::uint64_t added = 0;    // since the last reset
+  std::uint64_t added = 0;  // since the last reset
   std::uint64_t removed = 0;
 
   void add(std::uint64_t amount) {

@@ -31,9 +31,8 @@ std::string known_vendors() {
 }
 
 int parse_count(const std::string& list, const std::string& item, const std::string& text) {
-  const bool digits = !text.empty() && text.size() <= 2 && std::all_of(text.begin(), text.end(), [](char c) {
-    return c >= '0' && c <= '9';
-  });
+  const bool digits = !text.empty() && text.size() <= 2 &&
+                      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!digits || std::stoi(text) == 0) {
     refuse(list, item, "has no count from 1 to " + std::to_string(kDeviceSlots));
   }
@@ -74,8 +73,9 @@ DeviceManager::DeviceManager(const std::string& list) {
     refuse(list, "", "names no device");
   }
   if (devices_.size() > static_cast<std::size_t>(kDeviceSlots)) {
-    refuse(list, list, "asks for " + std::to_string(devices_.size()) + " devices, there are " +
-                           std::to_string(kDeviceSlots) + " slots");
+    refuse(list, list,
+           "asks for " + std::to_string(devices_.size()) + " devices, there are " + std::to_string(kDeviceSlots) +
+               " slots");
   }
 }
 

@@ -34,7 +34,8 @@ class BadDeviceList : public std::invalid_argument {
 
 class DeviceManager {
  public:
-  // `list` is like "host:1,sim:2": vendors and how many devices of each, in the order of their numbers. Throws BadDeviceList.
+  // `list` is like "host:1,sim:2": vendors and how many devices of each, in the order of their numbers. Throws
+  // BadDeviceList.
   explicit DeviceManager(const std::string& list);
 
   static const std::vector<VendorInfo>& vendors();

@@ -1,4 +1,5 @@
-/* How the router calls a vendor's kernel: plain C, no torch. One call is one operator with its arguments in schema order.
+/* How the router calls a vendor's kernel: plain C, no torch. One call is one operator with its arguments in schema
+ * order.
  *
  * The functional, the in-place and the out= variant of an operator look the same to a kernel: `args` holds the schema's
  * arguments without out=, `outputs` the tensors to write. In place means that outputs[0] and args[0] share their data.
@@ -39,12 +40,12 @@ typedef struct ral_tensor {
 } ral_tensor;
 
 enum ral_tag {
-  RAL_NONE = 0,     /* an optional argument that was not given */
-  RAL_TENSOR = 1,   /* tensors, count == 1 */
-  RAL_TENSORS = 2,  /* tensors; one that is not given has data == NULL and ndim == -1 */
-  RAL_INT = 3,      /* also bool (0 or 1), a dtype, a layout or a memory format */
+  RAL_NONE = 0,    /* an optional argument that was not given */
+  RAL_TENSOR = 1,  /* tensors, count == 1 */
+  RAL_TENSORS = 2, /* tensors; one that is not given has data == NULL and ndim == -1 */
+  RAL_INT = 3,     /* also bool (0 or 1), a dtype, a layout or a memory format */
   RAL_DOUBLE = 4,
-  RAL_INTS = 5,     /* also bool[] */
+  RAL_INTS = 5, /* also bool[] */
   RAL_DOUBLES = 6,
   RAL_TEXT = 7
 };
@@ -64,8 +65,9 @@ typedef struct ral_value {
 
 enum ral_status {
   RAL_OK = 0,
-  RAL_DECLINED = 1, /* "not mine": nothing was written, `reason` says why, the router goes on to the next in its chain */
-  RAL_FAILED = 2    /* an error of the program (an index out of range): `reason` becomes the exception's message */
+  RAL_DECLINED =
+      1,         /* "not mine": nothing was written, `reason` says why, the router goes on to the next in its chain */
+  RAL_FAILED = 2 /* an error of the program (an index out of range): `reason` becomes the exception's message */
 };
 
 typedef struct ral_call {

@@ -18,7 +18,8 @@ namespace {
 
 class PyAllocator {
  public:
-  PyAllocator(std::size_t capacity, std::size_t region_bytes, std::uint32_t max_regions, std::size_t alignment, bool backed)
+  PyAllocator(std::size_t capacity, std::size_t region_bytes, std::uint32_t max_regions, std::size_t alignment,
+              bool backed)
       : allocator_({capacity, region_bytes, max_regions, alignment}, source(backed)) {}
 
   std::uint64_t allocate(std::size_t bytes) {
@@ -139,7 +140,9 @@ PYBIND11_MODULE(_core, m) {
       .def("free", &PyAllocator::free, py::arg("address"))
       .def("touch", &PyAllocator::touch, py::arg("address"))
       .def("empty_cache", [](PyAllocator& self) { return self.allocator().empty_cache(); })
-      .def("set_limit", [](PyAllocator& self, std::size_t bytes) { self.allocator().set_limit(bytes); }, py::arg("bytes"))
+      .def(
+          "set_limit", [](PyAllocator& self, std::size_t bytes) { self.allocator().set_limit(bytes); },
+          py::arg("bytes"))
       .def("stats", &ral::stats)
       .def("reset_peaks", [](PyAllocator& self) { self.allocator().reset_peaks(); })
       .def("largest_free_block", [](PyAllocator& self) { return self.allocator().largest_free_block(); })

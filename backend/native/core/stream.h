@@ -1,5 +1,5 @@
-// Work on a device goes through a stream, as typed items in order. For now an item runs in place, on the thread that submits it;
-// callers must not count on that: what an item needs it carries, and only wait() says that it is done.
+// Work on a device goes through a stream, as typed items in order. For now an item runs in place, on the thread that
+// submits it; callers must not count on that: what an item needs it carries, and only wait() says that it is done.
 #pragma once
 
 #include <atomic>
@@ -36,9 +36,7 @@ class Stream {
 
   // Returns when all that was submitted before is done.
   void wait() const {}
-  bool idle() const {
-    return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_relaxed);
-  }
+  bool idle() const { return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_relaxed); }
   // What a wait now would wait for: the op of the newest item.
   std::uint32_t last_name() const { return last_name_.load(std::memory_order_relaxed); }
 

@@ -1,5 +1,5 @@
-// Element by element, with broadcasting, in chunks: operands that are not contiguous are gathered first, so that each operator
-// is one plain loop.
+// Element by element, with broadcasting, in chunks: operands that are not contiguous are gathered first, so that each
+// operator is one plain loop.
 #include <algorithm>
 #include <cmath>
 
@@ -97,39 +97,39 @@ int apply(const ral_call* call, Chunk chunk, const float* numbers = nullptr) {
 }
 
 // a, b, c: the operands' elements; numbers[i]: what the operator takes as plain numbers.
-#define CHUNK1(name, expression)                                                             \
+#define CHUNK1(name, expression)                                                              \
   RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    (void)numbers;                                                                           \
-    const float* pa = in[0];                                                                 \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                 \
-      const float a = pa[i];                                                                 \
-      out[i] = (expression);                                                                 \
-    }                                                                                        \
+    (void)numbers;                                                                            \
+    const float* pa = in[0];                                                                  \
+    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
+      const float a = pa[i];                                                                  \
+      out[i] = (expression);                                                                  \
+    }                                                                                         \
   }
-#define CHUNK2(name, expression)                                                             \
+#define CHUNK2(name, expression)                                                              \
   RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    (void)numbers;                                                                           \
-    const float* pa = in[0];                                                                 \
-    const float* pb = in[1];                                                                 \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                 \
-      const float a = pa[i];                                                                 \
-      const float b = pb[i];                                                                 \
-      out[i] = (expression);                                                                 \
-    }                                                                                        \
+    (void)numbers;                                                                            \
+    const float* pa = in[0];                                                                  \
+    const float* pb = in[1];                                                                  \
+    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
+      const float a = pa[i];                                                                  \
+      const float b = pb[i];                                                                  \
+      out[i] = (expression);                                                                  \
+    }                                                                                         \
   }
-#define CHUNK3(name, expression)                                                             \
+#define CHUNK3(name, expression)                                                              \
   RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    const float* pa = in[0];                                                                 \
-    const float* pb = in[1];                                                                 \
-    const float* pc = in[2];                                                                 \
-    const float value = numbers[0];                                                          \
-    (void)value;                                                                             \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                 \
-      const float a = pa[i];                                                                 \
-      const float b = pb[i];                                                                 \
-      const float c = pc[i];                                                                 \
-      out[i] = (expression);                                                                 \
-    }                                                                                        \
+    const float* pa = in[0];                                                                  \
+    const float* pb = in[1];                                                                  \
+    const float* pc = in[2];                                                                  \
+    const float value = numbers[0];                                                           \
+    (void)value;                                                                              \
+    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
+      const float a = pa[i];                                                                  \
+      const float b = pb[i];                                                                  \
+      const float c = pc[i];                                                                  \
+      out[i] = (expression);                                                                  \
+    }                                                                                         \
   }
 
 CHUNK1(neg_chunk, -a)
@@ -146,9 +146,9 @@ CHUNK1(log_chunk, std::log(a))
 CHUNK1(sin_chunk, std::sin(a))
 CHUNK1(cos_chunk, std::cos(a))
 CHUNK1(square_chunk, a* a)
-CHUNK1(cube_chunk, a* a* a)
+CHUNK1(cube_chunk, a * a * a)
 CHUNK1(copy_chunk, a)
-CHUNK1(clamp_chunk, a < numbers[0] ? numbers[0] : a > numbers[1] ? numbers[1] : a)
+CHUNK1(clamp_chunk, a<numbers[0] ? numbers[0] : a> numbers[1] ? numbers[1] : a)
 CHUNK1(gelu_chunk, 0.5f * a * (1.0f + fast_erf(a * 0.70710678f)))
 CHUNK1(gelu_tanh_chunk, 0.5f * a * (1.0f + fast_tanh(0.79788456f * (a + 0.044715f * a * a * a))))
 
@@ -160,8 +160,8 @@ CHUNK2(pow_chunk, std::pow(a, b))
 CHUNK2(maximum_chunk, a != a || a > b ? a : b)
 CHUNK2(minimum_chunk, a != a || a < b ? a : b)
 CHUNK2(threshold_backward_chunk, b <= numbers[0] ? 0.0f : a)
-CHUNK2(tanh_backward_chunk, a*(1.0f - b * b))
-CHUNK2(sigmoid_backward_chunk, a* b*(1.0f - b))
+CHUNK2(tanh_backward_chunk, a * (1.0f - b * b))
+CHUNK2(sigmoid_backward_chunk, a * b * (1.0f - b))
 
 float gelu_slope(float x) {
   return 0.5f * (1.0f + fast_erf(x * 0.70710678f)) + x * 0.39894228f * fast_exp(-0.5f * x * x);
@@ -183,7 +183,7 @@ CHUNK2(silu_backward_chunk, a* silu_slope(b))
 
 CHUNK3(addcmul_chunk, a + value * b * c)
 CHUNK3(addcdiv_chunk, a + value * (b / c))
-CHUNK3(lerp_chunk, c < 0.5f && c > -0.5f ? a + c * (b - a) : b - (b - a) * (1.0f - c))
+CHUNK3(lerp_chunk, c<0.5f && c> - 0.5f ? a + c * (b - a) : b - (b - a) * (1.0f - c))
 
 bool is_text(const ral_value& value, const char* text) {
   return value.tag == RAL_TEXT && std::strcmp(value.as.text, text) == 0;

@@ -207,8 +207,7 @@ RAL_KERNEL ral_sim_nll_loss(const ral_call* call) {
   for (Index row = 0; row < loss.rows; ++row) {
     const Index target = loss.targets[static_cast<std::size_t>(row)];
     const bool counts = target != loss.ignored;
-    const float picked =
-        counts ? -floats(tensor(call, 0))[row * loss.row_stride + target * loss.class_stride] : 0.0f;
+    const float picked = counts ? -floats(tensor(call, 0))[row * loss.row_stride + target * loss.class_stride] : 0.0f;
     sum += static_cast<double>(picked);
     counted += counts ? 1 : 0;
     if (each) {

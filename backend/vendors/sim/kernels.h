@@ -99,14 +99,15 @@ inline float* floats(const ral_tensor& t) { return static_cast<float*>(t.data); 
 inline const std::uint8_t* bytes(const ral_tensor& t) { return static_cast<const std::uint8_t*>(t.data); }
 inline const std::int64_t* longs(const ral_tensor& t) { return static_cast<const std::int64_t*>(t.data); }
 
-// A loop nest over N tensors of one shape, dimensions merged where all of them allow it. Calls body(count, pointers' offsets,
-// inner strides), all counted in elements, once an innermost run.
+// A loop nest over N tensors of one shape, dimensions merged where all of them allow it. Calls body(count, pointers'
+// offsets, inner strides), all counted in elements, once an innermost run.
 template <std::size_t N>
 class Loops {
  public:
   explicit Loops(int ndim, const Index* sizes) : sizes_(sizes, sizes + ndim) {}
 
-  // Strides of operand `which`, which broadcasts: aligned at the last dimension, a size of 1 repeats. False: it does not fit.
+  // Strides of operand `which`, which broadcasts: aligned at the last dimension, a size of 1 repeats. False: it does
+  // not fit.
   bool add(std::size_t which, const ral_tensor& t) {
     const int lead = static_cast<int>(sizes_.size()) - t.ndim;
     strides_[which].assign(sizes_.size(), 0);

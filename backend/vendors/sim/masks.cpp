@@ -132,8 +132,8 @@ int select(const ral_call* call, const ral_value& mask, const ral_value& chosen,
 
 using namespace ral::sim;
 
-#define COMPARISON(name, op)                        \
-  RAL_KERNEL ral_sim_##name(const ral_call* call) { \
+#define COMPARISON(name, op)                                       \
+  RAL_KERNEL ral_sim_##name(const ral_call* call) {                \
     return compare(call, [](float a, float b) { return a op b; }); \
   }
 
@@ -175,7 +175,8 @@ int triangle(const ral_call* call, bool lower) {
   const ral_tensor& in = tensor(call, 0);
   const ral_tensor& out = call->outputs[0];
   const int size = item_size(in.dtype);
-  if (in.ndim < 2 || size == 0 || in.dtype != out.dtype || !same_sizes(in, out) || !contiguous(in) || !contiguous(out)) {
+  if (in.ndim < 2 || size == 0 || in.dtype != out.dtype || !same_sizes(in, out) || !contiguous(in) ||
+      !contiguous(out)) {
     return decline(call, "tensors that are not contiguous matrices of one dtype and shape");
   }
   const Index diagonal = integer(argument(call, 1));
@@ -188,7 +189,8 @@ int triangle(const ral_call* call, bool lower) {
     auto* to = static_cast<std::uint8_t*>(out.data) + line * columns * size;
     const Index keep_from = lower ? 0 : edge;
     const Index keep_to = lower ? edge : columns;
-    std::memmove(to + keep_from * size, from + keep_from * size, static_cast<std::size_t>((keep_to - keep_from) * size));
+    std::memmove(to + keep_from * size, from + keep_from * size,
+                 static_cast<std::size_t>((keep_to - keep_from) * size));
     std::memset(to, 0, static_cast<std::size_t>(keep_from * size));
     std::memset(to + keep_to * size, 0, static_cast<std::size_t>((columns - keep_to) * size));
   }

@@ -1,4 +1,5 @@
-// Matrix products: blocks of both matrices are packed, so that the inner loop reads memory in order whatever the strides.
+// Matrix products: blocks of both matrices are packed, so that the inner loop reads memory in order whatever the
+// strides.
 //
 //   C[M,N] = alpha * A[M,K] * B[K,N] + beta * C0      a tile of C: kRows x kColumns, held in registers
 #include <algorithm>
@@ -11,8 +12,8 @@ namespace {
 
 constexpr Index kRows = 6;
 constexpr Index kColumns = 16;
-constexpr Index kDepth = 256;       // of one packed block: both panels stay in the first-level cache
-constexpr Index kBlockRows = 96;    // packed A: 96 x 256 floats
+constexpr Index kDepth = 256;     // of one packed block: both panels stay in the first-level cache
+constexpr Index kBlockRows = 96;  // packed A: 96 x 256 floats
 constexpr Index kBlockColumns = 1024;
 
 struct Matrix {
@@ -68,7 +69,8 @@ struct Destination {
   Index column_stride;
 };
 
-void add_tile(const float* tile, float alpha, Index height, Index width, const Destination& c, Index row, Index column) {
+void add_tile(const float* tile, float alpha, Index height, Index width, const Destination& c, Index row,
+              Index column) {
   for (Index i = 0; i < height; ++i) {
     float* to = c.data + (row + i) * c.row_stride + column * c.column_stride;
     const float* from = tile + i * kColumns;
@@ -134,7 +136,8 @@ bool begin(const ral_tensor& out, const ral_tensor* start, float beta) {
   return true;
 }
 
-int product(const ral_call* call, const ral_tensor& a, const ral_tensor& b, const ral_tensor* start, float beta, float alpha) {
+int product(const ral_call* call, const ral_tensor& a, const ral_tensor& b, const ral_tensor* start, float beta,
+            float alpha) {
   const ral_tensor& out = call->outputs[0];
   const int rank = out.ndim;
   const bool fits = a.ndim == rank && b.ndim == rank && (rank == 2 || rank == 3) &&
@@ -174,8 +177,8 @@ RAL_KERNEL ral_sim_addmm(const ral_call* call) {
   if (!is_tensor(call->args[0])) {
     return decline(call, "a summand that is a number");
   }
-  return product(call, tensor(call, 1), tensor(call, 2), &tensor(call, 0), static_cast<float>(number(argument(call, 3), 1)),
-                 static_cast<float>(number(argument(call, 4), 1)));
+  return product(call, tensor(call, 1), tensor(call, 2), &tensor(call, 0),
+                 static_cast<float>(number(argument(call, 3), 1)), static_cast<float>(number(argument(call, 4), 1)));
 }
 
 RAL_KERNEL ral_sim_baddbmm(const ral_call* call) { return ral_sim_addmm(call); }

@@ -43,15 +43,16 @@ RAL_WIDE void moments(const float* x, Index width, double* mean, double* varianc
   *variance = squares / static_cast<double>(width);
 }
 
-RAL_WIDE void normalize(const float* x, Index width, float mean, float rstd, const float* weight, const float* bias, float* y) {
+RAL_WIDE void normalize(const float* x, Index width, float mean, float rstd, const float* weight, const float* bias,
+                        float* y) {
   for (Index i = 0; i < width; ++i) {
     const float scaled = (x[i] - mean) * rstd * (weight != nullptr ? weight[i] : 1.0f);
     y[i] = bias != nullptr ? scaled + bias[i] : scaled;
   }
 }
 
-RAL_WIDE void input_gradient(const float* grad, const float* x, Index width, float mean, float rstd, const float* weight,
-                             float* out) {
+RAL_WIDE void input_gradient(const float* grad, const float* x, Index width, float mean, float rstd,
+                             const float* weight, float* out) {
   double sum = 0;
   double dot = 0;
   for (Index i = 0; i < width; ++i) {
@@ -67,8 +68,8 @@ RAL_WIDE void input_gradient(const float* grad, const float* x, Index width, flo
   }
 }
 
-RAL_WIDE void add_parameter_gradients(const float* grad, const float* x, Index width, float mean, float rstd, double* weight,
-                                      double* bias) {
+RAL_WIDE void add_parameter_gradients(const float* grad, const float* x, Index width, float mean, float rstd,
+                                      double* weight, double* bias) {
   for (Index i = 0; i < width; ++i) {
     weight[i] += static_cast<double>(grad[i] * ((x[i] - mean) * rstd));
     bias[i] += static_cast<double>(grad[i]);
@@ -102,7 +103,8 @@ RAL_KERNEL ral_sim_layer_norm(const ral_call* call) {
     double variance = 0;
     moments(x, shape.width, &mean, &variance);
     const auto rstd = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
-    normalize(x, shape.width, static_cast<float>(mean), rstd, weight, bias, floats(call->outputs[0]) + row * shape.width);
+    normalize(x, shape.width, static_cast<float>(mean), rstd, weight, bias,
+              floats(call->outputs[0]) + row * shape.width);
     floats(call->outputs[1])[row] = static_cast<float>(mean);
     floats(call->outputs[2])[row] = rstd;
   }

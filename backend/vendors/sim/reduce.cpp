@@ -45,7 +45,8 @@ std::vector<bool> reduced_dims(const ral_tensor& in, const ral_value& dims) {
   return reduced;
 }
 
-// The output's strides as the input's dimensions see them (0 where reduced), over a dense output. False: the shape is another.
+// The output's strides as the input's dimensions see them (0 where reduced), over a dense output. False: the shape is
+// another.
 bool output_strides(const ral_tensor& in, const ral_tensor& out, const std::vector<bool>& reduced, bool keep,
                     std::vector<Index>* dense, std::vector<Index>* kept_sizes) {
   for (int d = 0; d < in.ndim; ++d) {
@@ -55,7 +56,8 @@ bool output_strides(const ral_tensor& in, const ral_tensor& out, const std::vect
       kept_sizes->push_back(1);
     }
   }
-  if (out.ndim != static_cast<int>(kept_sizes->size()) || !std::equal(kept_sizes->begin(), kept_sizes->end(), out.sizes)) {
+  if (out.ndim != static_cast<int>(kept_sizes->size()) ||
+      !std::equal(kept_sizes->begin(), kept_sizes->end(), out.sizes)) {
     return false;
   }
   dense->assign(static_cast<std::size_t>(in.ndim), 0);
@@ -95,8 +97,7 @@ int reduce(const ral_call* call, bool mean) {
   const std::vector<bool> reduced = reduced_dims(in, argument(call, 1));
   std::vector<Index> strides;
   std::vector<Index> kept;
-  if (out.dtype != RAL_FLOAT32 ||
-      !output_strides(in, out, reduced, integer(argument(call, 2)) != 0, &strides, &kept)) {
+  if (out.dtype != RAL_FLOAT32 || !output_strides(in, out, reduced, integer(argument(call, 2)) != 0, &strides, &kept)) {
     return decline(call, "an output of another dtype or shape");
   }
   std::vector<double> sums(static_cast<std::size_t>(numel(out)));

@@ -1,0 +1,24 @@
+"""The torch-free core: the devices' allocator and the list of devices. `analysis` may import this module, for replay.
+
+RegionAllocator is the one allocator that the devices use; here it runs over imaginary addresses unless `backed` is
+true. All sizes are in bytes. `allocate` raises OutOfMemory (a MemoryError that says requested, free, reserved, capacity
+and the largest free block), `free` and `touch` raise ValueError for an address at which no used block begins.
+"""
+
+from ral_trace.backend._core import (
+    DEVICE_SLOTS,
+    BadDeviceList,
+    OutOfMemory,
+    RegionAllocator,
+    list_devices,
+    list_vendors,
+)
+
+__all__ = [
+    "DEVICE_SLOTS",
+    "BadDeviceList",
+    "OutOfMemory",
+    "RegionAllocator",
+    "list_devices",
+    "list_vendors",
+]
