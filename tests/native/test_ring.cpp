@@ -1,0 +1,305 @@
+// One thread and more, one session and more: what is written, read, dropped, and how it adds up.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "recording.h"
+#include "ring.h"
+
+namespace ral::trace {
+
+TEST(a_full_ring_drops_and_counts) {
+  TestRecording recording(1024);
+  for (std::uint64_t i = 0; i < 1500; ++i) {
+    emit_numbered(i);
+  }
+  Columns columns;
+  const auto reader = recording.reader();
+  CHECK(reader->drain(7, now_calibration(), columns) == 1024);
+  Account account = reader->account();
+  CHECK(account.written == 1500 && account.received == 1024 && account.dropped == 476 && account.lost == 0);
+  // There is room again, and the sequence goes on where it was.
+  emit_numbered(1500);
+  CHECK(reader->drain(7, now_calibration(), columns) == 1);
+  account = reader->account();
+  CHECK(account.written == 1501 && account.received == 1025 && account.dropped == 476);
+  CHECK(columns.rows() == 1025 && columns.arg0[1023] == 1023 && columns.arg0[1024] == 1500);
+  CHECK(columns.process[0] == 7 && columns.tid[0] == static_cast<std::uint32_t>(::gettid()));
+}
+
+TEST(what_is_read_while_it_is_written_is_exact) {
+  TestRecording recording(256);
+  constexpr std::uint64_t kEvents = 60'000;
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; i < kEvents; ++i) {
+      emit_numbered(i);
+    }
+    done = true;
+  });
+  const auto reader = recording.reader();
+  const Calibration clock = now_calibration();
+  Columns columns;
+  while (!done) {
+    reader->drain(0, clock, columns);
+    const Account account = reader->account();
+    check_balanced(account);
+    CHECK(account.lost <= 1);  // the one that is just being written
+  }
+  writer.join();
+  reader->drain(0, clock, columns);
+  const Account account = reader->account();
+  check_balanced(account);
+  CHECK(account.written == kEvents && account.lost == 0 && account.received == columns.rows());
+  CHECK(std::is_sorted(columns.arg0.begin(), columns.arg0.end()));
+  CHECK(std::adjacent_find(columns.arg0.begin(), columns.arg0.end()) == columns.arg0.end());
+}
+
+TEST(sequence_numbers_have_gaps_where_events_were_dropped) {
+  const std::string path = place() + "/lone-ring";
+  RingWriter ring = RingWriter::create(path, 4, 1);
+  CHECK(ring.ok());
+  const auto reader = RingReader::open(path);
+  Record record = make_record(Kind::kInstant, 0);
+  for (int i = 0; i < 6; ++i) {
+    ring.push(record, 1);  // 0 to 3 fit, 4 and 5 do not
+  }
+  Columns columns;
+  std::vector<Record> scratch;
+  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 4);
+  ring.push(record, 1);
+  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 1);
+  CHECK(scratch[0].sequence == 6);
+  CHECK(!reader->finished());
+  ring.close();
+  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 0);
+  CHECK(reader->finished() && reader->account().written == 7 && reader->account().dropped == 2);
+  CHECK(!std::filesystem::exists(path));  // its memory is given back
+}
+
+TEST(an_event_that_a_killed_writer_did_not_commit_is_lost) {
+  const std::string path = place() + "/killed-ring";
+  {
+    RingWriter ring = RingWriter::create(path, 8, 1);
+    ring.push(make_record(Kind::kInstant, 0), 1);
+    // As if it died between the number and the commit.
+    std::FILE* file = std::fopen(path.c_str(), "r+b");
+    const std::uint64_t two = 2;
+    std::fseek(file, offsetof(RingHeader, sequence), SEEK_SET);
+    CHECK(std::fwrite(&two, sizeof two, 1, file) == 1);
+    std::fclose(file);
+  }
+  const auto reader = RingReader::open(path);
+  Columns columns;
+  std::vector<Record> scratch;
+  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 1);
+  CHECK(reader->account().written == 2 && reader->account().received == 1 && reader->account().lost == 1);
+  std::filesystem::remove(path);
+}
+
+TEST(threads_come_and_go_without_leaving_anything) {
+  TestRecording recording(1024);
+  const auto reader = recording.reader();
+  Columns columns;
+  constexpr int kRounds = 10;
+  constexpr int kThreads = 8;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([i] {
+        for (int event = 0; event <= i; ++event) {
+          emit_numbered(static_cast<std::uint64_t>(event));
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    reader->drain(0, now_calibration(), columns);
+  }
+  const Account account = reader->account();
+  CHECK(account.written == kRounds * 36 && account.received == account.written && columns.rows() == account.written);
+  CHECK(reader->threads().size() == kRounds * kThreads);
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(recording.process_path())) {
+    files += entry.path().filename().string().rfind("ring-", 0) == 0 ? 1 : 0;
+  }
+  CHECK(files == 0);
+}
+
+TEST(a_thread_without_room_for_its_ring_is_counted) {
+  TestRecording recording(1024);
+  CHECK(::chmod(recording.process_path().c_str(), 0700) == 0);
+  // Its name is taken, which is one way for a ring not to come about.
+  const std::string taken = recording.process_path() + "/ring-0";
+  std::filesystem::create_directory(taken);
+  std::thread([] {
+    for (int i = 0; i < 5; ++i) {
+      emit_numbered(0);
+    }
+  }).join();
+  std::filesystem::remove(taken);
+  std::thread([] { emit_numbered(0); }).join();
+  Columns columns;
+  const auto reader = recording.reader();
+  reader->drain(0, now_calibration(), columns);
+  const Account account = reader->account();
+  CHECK(account.written == 6 && account.received == 1 && account.dropped == 5 && account.lost == 0);
+}
+
+TEST(each_of_several_sessions_gets_every_event_of_its_time) {
+  std::vector<std::unique_ptr<TestRecording>> recordings;
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> emitted{0};
+  // A second thread that sees sessions come and go; what it writes must balance, whatever it is.
+  std::thread other([&] {
+    while (!stop) {
+      emit_numbered(1'000'000);
+      ++emitted;
+    }
+  });
+  constexpr std::size_t kAtOnce = 3;
+  for (std::size_t i = 0; i < kAtOnce; ++i) {
+    recordings.push_back(std::make_unique<TestRecording>(std::size_t{1} << 12));
+    for (std::uint64_t event = 0; event < 100; ++event) {
+      emit_numbered(i * 100 + event);
+    }
+  }
+  for (std::size_t i = 0; i < kAtOnce; ++i) {
+    recordings[i]->end();
+    for (std::uint64_t event = 0; event < 100; ++event) {
+      emit_numbered((kAtOnce + i) * 100 + event);
+    }
+  }
+  stop = true;
+  other.join();
+  for (std::size_t i = 0; i < kAtOnce; ++i) {
+    Columns columns;
+    const auto reader = recordings[i]->reader();
+    reader->drain(0, now_calibration(), columns);
+    const Account account = reader->account();
+    check_balanced(account);
+    CHECK(account.lost == 0 && account.received == columns.rows());
+    std::vector<std::uint64_t> mine;
+    std::copy_if(columns.arg0.begin(), columns.arg0.end(), std::back_inserter(mine),
+                 [](std::uint64_t number) { return number < 1'000'000; });
+    // From its own first event to the last one before it ended.
+    CHECK(mine.size() == kAtOnce * 100 && mine.front() == i * 100 && mine.back() == (kAtOnce + i) * 100 - 1);
+    CHECK(reader->state() == ProcessState::kDetached);
+  }
+  CHECK(!ral::trace::recording(api()));
+}
+
+TEST(a_forked_child_has_rings_and_names_of_its_own) {
+  TestRecording recording(1024);
+  const std::uint32_t before = api().intern("before", 6);
+  emit_numbered(1);
+  const pid_t child = ::fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    bool right = api().intern("before", 6) == before;  // event sites keep their ids
+    const std::uint32_t own = api().intern("of the child", 12);
+    Record record = make_record(Kind::kAnnotation, own);
+    emit_instant(api(), record);
+    for (int i = 0; i < 4; ++i) {
+      emit_numbered(2);
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  for (int i = 0; i < 3; ++i) {
+    emit_numbered(3);
+  }
+  const std::string path = recording.process_path(child);
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child && status == 0);
+  const auto mine = recording.reader();
+  const auto childs = ProcessReader::open(path);
+  CHECK(childs != nullptr && childs->header().pid == child);
+  Columns columns;
+  Columns childs_columns;
+  mine->drain(0, now_calibration(), columns);
+  childs->drain(0, now_calibration(), childs_columns);
+  CHECK(mine->account().written == 4 && columns.rows() == 4);
+  CHECK(childs->account().written == 5 && childs_columns.rows() == 5);
+  std::uint64_t refused = 0;
+  std::map<std::uint32_t, std::string> names;
+  for (const auto& [id, text] : childs->names(&refused)) {
+    names[id] = text;
+  }
+  CHECK(names[before] == "before" && names[childs_columns.name[0]] == "of the child");
+}
+
+TEST(a_process_that_called_exec_is_recorded_again) {
+  TestRecording recording(1024);
+  // The folder of this process's earlier image is there already.
+  const std::string path = recording.process_path();
+  recording.end();
+  std::filesystem::rename(path, path + ".gone");
+  std::filesystem::create_directory(path);
+  recording.sessions.release(static_cast<std::size_t>(recording.slot));
+  recording.slot = recording.sessions.begin(recording.session, 0, 1024, recording.folder);
+  Writer::instance().sync();
+  emit_numbered(0);
+  const auto reader = ProcessReader::open(path + ".1");
+  CHECK(reader != nullptr);
+  Columns columns;
+  CHECK(reader->drain(0, now_calibration(), columns) == 1);
+}
+
+TEST(sessions_are_eight_and_those_of_the_dead_make_room) {
+  std::vector<std::unique_ptr<TestRecording>> recordings;
+  for (std::size_t i = 0; i < kSessions; ++i) {
+    recordings.push_back(std::make_unique<TestRecording>(1024));
+  }
+  Sessions& sessions = recordings[0]->sessions;
+  CHECK(sessions.begin(99, 0, 1024, "session-99") == -1);
+  // As if the collector of the fifth had been killed.
+  const auto rendezvous = Rendezvous::open();
+  rendezvous->page().slots[5].collector_started = 1;
+  std::size_t dead = 0;
+  for (const SessionView& view : sessions.taken()) {
+    dead += view.collector_alive ? 0 : 1;
+  }
+  CHECK(sessions.taken().size() == kSessions && dead == 1);
+  CHECK(sessions.begin(99, ::getpid(), 1024, "session-99") == 5);
+  Writer::instance().sync();  // its folder does not exist: counted, and the process goes on
+  CHECK(sessions.attach_failures(5) == 1);
+}
+
+TEST(a_slot_that_makes_no_sense_is_not_joined) {
+  TestRecording good(1024);
+  const auto rendezvous = Rendezvous::open();
+  struct Bad {
+    std::uint64_t records;
+    const char* folder;
+  };
+  for (const Bad& bad : {Bad{1000, "session-x"}, Bad{0, "session-x"}, Bad{std::uint64_t{1} << 60, "session-x"},
+                         Bad{1024, ".."}, Bad{1024, "../x"}, Bad{1024, ""}}) {
+    const int slot = good.sessions.begin(77, 0, bad.records, bad.folder);
+    Writer::instance().sync();
+    CHECK(api().sessions->load() == 1u << good.slot);
+    good.sessions.release(static_cast<std::size_t>(slot));
+  }
+}
+
+TEST(correlations_are_unique_across_threads) {
+  std::vector<std::vector<std::uint64_t>> taken(8);
+  std::vector<std::thread> threads;
+  for (auto& mine : taken) {
+    threads.emplace_back([&mine] {
+      for (int i = 0; i < 3000; ++i) {
+        mine.push_back(api().next_correlation());
+      }
+    });
+  }
+  std::vector<std::uint64_t> all;
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    threads[i].join();
+    all.insert(all.end(), taken[i].begin(), taken[i].end());
+  }
+  std::sort(all.begin(), all.end());
+  CHECK(all.front() > 0 && std::adjacent_find(all.begin(), all.end()) == all.end());
+}
+
+}  // namespace ral::trace
