@@ -31,7 +31,7 @@ void after_fork_in_child() {
               "start workers with torch.multiprocessing's 'spawn' method");
 }
 
-std::string quoted(const std::string& text) {
+std::string json_text(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -157,7 +157,7 @@ void Device::synchronize() {
 
 void Device::describe(std::uint32_t sessions) {
   const std::string json =
-      R"({"type":"ral","vendor":)" + quoted(info_.vendor.name) + R"(,"name":)" + quoted(info_.vendor.device_name) + "}";
+      R"({"type":"ral","vendor":)" + json_text(info_.vendor.name) + R"(,"name":)" + json_text(info_.vendor.device_name) + "}";
   trace::Record record = trace::make_record(trace::Kind::kDevice, events::intern(json), index());
   record.bytes = static_cast<std::int64_t>(info_.vendor.memory_bytes);
   record.start_ticks = record.end_ticks = events::now();
