@@ -1,6 +1,7 @@
 """Builds the native parts with ninja. Metadata lives in pyproject.toml.
 
-Two kinds of native code: the torch-free parts (C++17) are always built; the parts that include torch (C++20) only where torch is importable at
+Two kinds of native code: the torch-free parts (C++17) are always built; the parts that include torch (C++20) only
+where torch is importable at
 build time, which is why the README installs torch first and then the package with --no-build-isolation.
 """
 
@@ -32,14 +33,17 @@ PACKAGES = {
 
 @dataclass
 class Library:
-    """One shared object: a Python extension module, or (`plain`) a lib*.so that is opened with dlopen and has no Python in its name."""
+    """One shared object: a Python extension module, or (`plain`) a lib*.so that is opened with dlopen and has no
+    Python in its name.
+    """
 
     name: str
     sources: list[str]
     flags: list[str] = field(default_factory=list)
     link_flags: list[str] = field(default_factory=list)
     plain: bool = False
-    # A header that is compiled once and put before the sources beside it: torch's headers take 6 s, most of a file's time.
+    # A header that is compiled once and put before the sources beside it: torch's headers take 6 s, most of a file's
+    # time.
     prefix: str = ""
 
 
@@ -69,7 +73,8 @@ def with_torch() -> list[Library]:
 
     if not torch.__version__.startswith(f"{TORCH_VERSION}."):
         sys.exit(
-            f"ral-trace is built against torch {TORCH_VERSION}, but torch {torch.__version__} is installed: pip install 'torch=={TORCH_VERSION}.*'"
+            f"ral-trace is built against torch {TORCH_VERSION}, but torch {torch.__version__} is installed: "
+            f"pip install 'torch=={TORCH_VERSION}.*'"
         )
     # -isystem: torch's own headers warn under -Wall -Wextra, and warnings are errors here.
     flags = [
@@ -104,7 +109,9 @@ LIBRARIES = [
 
 
 class BuildNative(build_ext):
-    """Hands the whole build to ninja: files compile side by side, and again only where a source, a header or a flag changed."""
+    """Hands the whole build to ninja: files compile side by side, and again only where a source, a header or a
+    flag changed.
+    """
 
     def get_ext_filename(self, fullname: str) -> str:
         if any(library.plain and library.name.endswith(fullname.rpartition(".")[2]) for library in LIBRARIES):

@@ -1,6 +1,7 @@
 """A small transformer language model over characters, its layers split over two devices.
 
-It trains on text that every machine has: the source files of Python's standard library. Run it plain, or under ral-trace:
+It trains on text that every machine has: the source files of Python's standard library. Run it plain, or under ral-
+trace:
 
     ral-trace --duration 10s -- python -m ral_trace.samples.char_lm
     python -m ral_trace.samples.char_lm --device cpu       # the same losses, for comparison
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ral_trace.tracer import step
 from torch import Tensor, nn
 from torch.nn import functional
+
+from ral_trace.tracer import step
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,10 @@ class Block(nn.Module):
 
 
 class CharLM(nn.Module):
-    """Characters in, logits of the next character out. The first half of the layers lives on `first`, the rest on `second`."""
+    """Characters in, logits of the next character out.
+
+    The first half of the layers lives on `first`, the rest on `second`.
+    """
 
     def __init__(self, vocabulary: int, shape: Shape, first: torch.device, second: torch.device) -> None:
         super().__init__()
@@ -89,7 +94,9 @@ class CharLM(nn.Module):
 
 
 def standard_library_text(files: int = 40) -> str:
-    """The source of the first `files` modules of the standard library, by name: the same text wherever the Python is the same."""
+    """The source of the first `files` modules of the standard library, by name: the same text wherever the Python
+    is the same.
+    """
     folder = Path(sysconfig.get_path("stdlib"))
     return "".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py"))[:files])
 
@@ -118,7 +125,10 @@ def train(
     checkpoint: Path | None,
     report_every: int,
 ) -> list[float]:
-    """Trains until `steps` steps are done or `seconds` are over; returns the loss of each step. Half-way the model goes through a checkpoint file."""
+    """Trains until `steps` steps are done or `seconds` are over; returns the loss of each step.
+
+    Half-way the model goes through a checkpoint file.
+    """
     torch.manual_seed(seed)
     data, vocabulary = encode(standard_library_text())
     model = CharLM(vocabulary, shape, *devices)

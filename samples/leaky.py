@@ -7,14 +7,17 @@ ral-trace --report          # the memory section names what grows from step to s
 import argparse
 
 import torch
-from ral_trace.backend import enable
-from ral_trace.tracer import step
 from torch import nn
 from torch.nn import functional
 
+from ral_trace.backend import enable
+from ral_trace.tracer import step
+
 
 def train(steps: int, width: int = 64, batch: int = 32) -> int:
-    """Trains `steps` steps and returns how many bytes `ral:1` holds at the end; an honest loop would hold the same after every step."""
+    """Trains `steps` steps and returns how many bytes `ral:1` holds at the end; an honest loop would hold the same
+    after every step.
+    """
     enable()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to("ral:1")

@@ -11,7 +11,8 @@ OPS = ["aten::mm", "aten::add.Tensor", "aten::gelu", "aten::native_layer_norm", 
 
 
 def training(path: Path, launches: int = 1_000, steps: int = 10, seed: int = 0) -> Path:
-    """One process, one thread, ral:0 (host) and ral:1 (sim): `launches` ops, each with its launch and kernel, one in six a fallback with two copies;
+    """One process, one thread, ral:0 (host) and ral:1 (sim): `launches` ops, each with its launch and kernel, one in
+    six a fallback with two copies;
     blocks that live for a few launches, one block a step that is never freed, a sync a step.
 
     Event counts: op = launch = launches + 2 * fallbacks; deterministic for a seed.

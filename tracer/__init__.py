@@ -1,4 +1,7 @@
-"""Carries events: from the rings of traced programs, or from another tool's file, into a trace. `import torch` is not needed here."""
+"""Carries events: from the rings of traced programs, or from another tool's file, into a trace.
+
+`import torch` is not needed here.
+"""
 
 from ral_trace.tracer.annotations import annotate, step
 from ral_trace.tracer.capture import trace

@@ -26,7 +26,10 @@ def nest(
     """The id of each row's innermost enclosing row, -1: none. Rows by thread, then start, then longest first."""
 
 def start(hooks: str, note: str) -> str | None:
-    """Starts the watcher of this process, once, and joins recordings that run. Returns why that is impossible, or None."""
+    """Starts the watcher of this process, once, and joins recordings that run.
+
+    Returns why that is impossible, or None.
+    """
 
 def sync() -> None:
     """Joins and leaves recordings as the page says now, without waiting for the watcher."""
@@ -126,7 +129,10 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self) -> object: ...
 
 class PerfettoEncoder:
-    """Columns in, packets of a Perfetto trace out; see native/perfetto_encoder.h. Raises RuntimeError with the words of a failed query."""
+    """Columns in, packets of a Perfetto trace out; see native/perfetto_encoder.h.
+
+    Raises RuntimeError with the words of a failed query.
+    """
 
     def __init__(
         self,
@@ -150,4 +156,7 @@ class TrackLanes:
     def place(
         self, track: NDArray[np.int64], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The lane of each slice, from 0. Slices by start, longest first; several calls go on where the last one ended."""
+        """The lane of each slice, from 0.
+
+        Slices by start, longest first; several calls go on where the last one ended.
+        """

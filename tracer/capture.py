@@ -1,4 +1,7 @@
-"""Recording from inside a program: `with trace("run.duckdb") as t:`. The collector is a child process, so that it cannot slow this one down."""
+"""Recording from inside a program: `with trace("run.duckdb") as t:`.
+
+The collector is a child process, so that it cannot slow this one down.
+"""
 
 import os
 import subprocess
@@ -67,7 +70,8 @@ class Capture:
         return open_trace(self.path)
 
     def _error(self) -> str:
-        assert self._collector.stderr is not None and self._collector.stdout is not None
+        assert self._collector.stderr is not None
+        assert self._collector.stdout is not None
         with self._collector.stderr, self._collector.stdout:
             return self._collector.stderr.read().strip()
 
@@ -75,6 +79,7 @@ class Capture:
 def trace(path: Path | str, *, buffer_bytes: int | None = None) -> Capture:
     """Records this process, and its children, into a trace at `path` while the `with` block runs.
 
-    `buffer_bytes` is the ring of one thread. Raises RalTraceError when recording is impossible, or when nothing was recorded.
+    `buffer_bytes` is the ring of one thread. Raises RalTraceError when recording is impossible, or when nothing was
+    recorded.
     """
     return Capture(path, buffer_bytes=buffer_bytes)

@@ -1,4 +1,8 @@
-"""The command line. Recording is the bare command; what reads a trace is a subcommand, found here or through the entry points `ral_trace.commands`."""
+"""The command line.
+
+Recording is the bare command; what reads a trace is a subcommand, found here or through the entry points
+`ral_trace.commands`.
+"""
 
 import sys
 import traceback
@@ -7,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.recording import DEFAULT_RING_BYTES
 from ral_trace.tracer.trace import newest_trace, open_trace
 from ral_trace.tracer.units import duration_ns, size_bytes
-from rich.console import Console
 
 EPILOG = """\b
 Examples:
@@ -27,7 +32,7 @@ NEWEST = ""
 """What an option with an optional value holds when the value was left out."""
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[int]):
     """A duration option: integer nanoseconds."""
 
     name = "duration"
@@ -36,7 +41,7 @@ class Duration(click.ParamType):
         return value if isinstance(value, int) else duration_ns(str(value))
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A size option: bytes."""
 
     name = "size"
@@ -46,7 +51,9 @@ class Size(click.ParamType):
 
 
 class Commands(click.Group):
-    """The subcommands of this folder and those that other folders and plugins register; loaded only when one is used."""
+    """The subcommands of this folder and those that other folders and plugins register; loaded only when one is
+    used.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(
@@ -128,7 +135,8 @@ def main_command(
 ) -> None:
     """See what a PyTorch program really does on its devices.
 
-    Without a command it records: every program of yours that has ral-trace installed, or with `-- COMMAND` that one and its children.
+    Without a command it records: every program of yours that has ral-trace installed, or with `-- COMMAND` that one
+    and its children.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -140,7 +148,8 @@ def main_command(
     command: tuple[str, ...] = ctx.obj or ()
     if duration is None and not command and not leash and pid is None:
         raise UsageError(
-            "say for how long, or what to record: ral-trace --duration 10s, or ral-trace -- python train.py (see --help)"
+            "say for how long, or what to record: ral-trace --duration 10s, "
+            "or ral-trace -- python train.py (see --help)"
         )
     options = record_command.RecordOptions(
         output or record_command.default_output(), duration, command, pid, ring_bytes, strict, leash

@@ -1,9 +1,12 @@
-"""What follows from a trace's rows, by the same rules for every source: parents, steps, flows, lives of blocks and regions.
+"""What follows from a trace's rows, by the same rules for every source: parents, steps, flows, lives of blocks and
+regions.
 
-Each function takes a connection whose current database has the tables of `schema`, filled with raw rows, and `memory_change` (below).
+Each function takes a connection whose current database has the tables of `schema`, filled with raw rows, and
+`memory_change` (below).
 """
 
 import duckdb
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import FLAGS
 
@@ -18,7 +21,10 @@ CREATE TABLE memory_change (
     handle BIGINT,             -- open, close
     before_trace BOOLEAN)
 """
-"""Staging only: every change of a device's memory, in the order of `event`. It becomes `region`, `allocation` and `allocation_piece`."""
+"""Staging only: every change of a device's memory, in the order of `event`.
+
+It becomes `region`, `allocation` and `allocation_piece`.
+"""
 
 
 def derive(connection: duckdb.DuckDBPyConnection) -> None:
@@ -33,7 +39,8 @@ def derive(connection: duckdb.DuckDBPyConnection) -> None:
 def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
     """Gives host rows without a stated parent the innermost row of their thread that encloses them.
 
-    Of two rows with the same times the later written is the outer one, because a live row is written when it ends. Rows with invalid times take no
+    Of two rows with the same times the later written is the outer one, because a live row is written when it ends.
+    Rows with invalid times take no
     part: they would adopt half the trace.
     """
     rows = connection.sql(f"""
@@ -54,32 +61,46 @@ STEP_SOURCES = [
     ("step()", r"^step#(\d+)$"),
     ("ProfilerStep", r"^ProfilerStep#(\d+)$"),
 ]
-"""Where the numbers of steps come from, best first: the name that trace_info.steps_from gives, and the annotation that states a step."""
+"""Where the numbers of steps come from, best first: the name that trace_info.steps_from gives, and the annotation
+that states a step.
+"""
+
+
+STATED_STEPS = """
+SELECT process, step, ts_ns, ts_ns + dur_ns AS end_ns FROM event WHERE category = 'step' AND kind = 'annotation'"""
+
+OPTIMIZER_STEPS = """
+SELECT process, row_number() OVER of_process - 1 AS step,
+       coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
+FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM event
+      WHERE kind = 'annotation' AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
+WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
+"""A step without a stated begin: from the end of the optimiser's step before it to the end of its own."""
 
 
 def mark_steps(connection: duckdb.DuckDBPyConnection) -> None:
-    """Sets `event.step` from annotations that state steps, else from the ends of `Optimizer.step#...`; writes which to trace_info."""
+    """Sets `event.step` from annotations that state steps, else from the ends of `Optimizer.step#...`.
+
+    Writes which to trace_info.steps_from.
+    """
+    stated = _stated_source(connection)
+    _spread_steps(connection, STATED_STEPS if stated else OPTIMIZER_STEPS)
+    found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
+    source = stated or "Optimizer.step" if found else "none"
+    connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source])
+
+
+def _stated_source(connection: duckdb.DuckDBPyConnection) -> str | None:
+    """Numbers the annotations of the best source that there is, and names it."""
     for source, pattern in STEP_SOURCES:
-        connection.execute(
-            """UPDATE event SET category = 'step', step = regexp_extract(name, $1, 1)::BIGINT
+        row = connection.execute(
+            """UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
                WHERE kind = 'annotation' AND regexp_matches(name, $1)""",
             [pattern],
-        )
-        if connection.execute("SELECT 1 FROM event WHERE category = 'step' LIMIT 1").fetchone():
-            _spread_steps(
-                connection,
-                "SELECT process, step, ts_ns, ts_ns + dur_ns AS end_ns FROM event WHERE category = 'step' AND kind = 'annotation'",
-            )
-            break
-    else:
-        source = "Optimizer.step"
-        # A step without a stated begin: from the end of the optimiser's step before it to the end of its own.
-        _spread_steps(connection, """
-            SELECT process, row_number() OVER of_process - 1 AS step, coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
-            FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM event WHERE kind = 'annotation' AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
-            WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""")  # fmt: skip
-    found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
-    connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source if found else "none"])
+        ).fetchone()
+        if row is not None and row[0] > 0:
+            return source
+    return None
 
 
 def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None:
@@ -91,7 +112,8 @@ def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None
         WHERE event.id = inside.id""")
     connection.execute("""
         UPDATE event SET step = launch.step FROM event launch
-        WHERE event.thread IS NULL AND launch.kind = 'launch' AND launch.process = event.process AND launch.correlation = event.correlation""")
+        WHERE event.thread IS NULL AND launch.kind = 'launch'
+          AND launch.process = event.process AND launch.correlation = event.correlation""")
 
 
 def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
@@ -109,7 +131,8 @@ def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
             SELECT id, id AS fallback FROM event WHERE kind = 'fallback'
             UNION ALL
             SELECT e.id, inside.fallback FROM event e JOIN inside ON e.parent = inside.id WHERE e.kind <> 'fallback')
-        SELECT inside.*, e.kind, e.process, e.correlation FROM inside JOIN event e USING (id) WHERE e.kind IN ('launch', 'sync')""")
+        SELECT inside.*, e.kind, e.process, e.correlation FROM inside JOIN event e USING (id)
+        WHERE e.kind IN ('launch', 'sync')""")
     connection.execute("""
         UPDATE event SET parent = beneath.fallback FROM beneath
         WHERE beneath.id = event.id AND beneath.kind = 'sync' AND event.kind = 'sync'""")
@@ -124,10 +147,11 @@ def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
     """Turns opens and closes into rows of `region`."""
     connection.execute("""
         INSERT INTO region
-        SELECT row_number() OVER (ORDER BY event) - 1, device, handle, address, size_bytes, CASE WHEN before_trace THEN NULL ELSE ts_ns END,
-               CASE WHEN next_action = 'close' THEN next_ts_ns END
+        SELECT row_number() OVER (ORDER BY event) - 1, device, handle, address, size_bytes,
+               CASE WHEN before_trace THEN NULL ELSE ts_ns END, CASE WHEN next_action = 'close' THEN next_ts_ns END
         FROM (SELECT *, lead(action) OVER same AS next_action, lead(ts_ns) OVER same AS next_ts_ns FROM memory_change
-              WHERE action IN ('open', 'close') WINDOW same AS (PARTITION BY device, handle, address ORDER BY ts_ns, event))
+              WHERE action IN ('open', 'close')
+              WINDOW same AS (PARTITION BY device, handle, address ORDER BY ts_ns, event))
         WHERE action = 'open'""")
 
 
@@ -141,16 +165,19 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         DELETE FROM memory_change WHERE before_trace AND action = 'alloc' AND event IN (
             SELECT event FROM (
-                SELECT event, before_trace, lag(action) OVER (PARTITION BY device, address ORDER BY ts_ns, event) AS earlier
+                SELECT event, before_trace,
+                       lag(action) OVER (PARTITION BY device, address ORDER BY ts_ns, event) AS earlier
                 FROM memory_change WHERE action IN ('alloc', 'free'))
             WHERE before_trace AND earlier = 'alloc')""")
     connection.execute("""
         CREATE TEMP TABLE paired AS
         SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,
                lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses
-        FROM memory_change WHERE action IN ('alloc', 'free') WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
+        FROM memory_change WHERE action IN ('alloc', 'free')
+        WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
     connection.execute("""
-        INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event, free_event, op, uses, before_trace)
+        INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event,
+        free_event, op, uses, before_trace)
         SELECT row_number() OVER (ORDER BY p.ts_ns, p.event) - 1, p.device, address, size_bytes, requested_bytes,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.ts_ns END,
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
@@ -163,8 +190,10 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         INSERT INTO allocation_piece
         SELECT a.id, r.id, (a.address - r.address)::BIGINT, a.size_bytes
-        FROM allocation a JOIN region r ON r.device = a.device AND a.address >= r.address AND a.address < r.address + r.size_bytes
-        WHERE (r.opened_ns IS NULL OR a.alloc_ns >= r.opened_ns) AND (r.closed_ns IS NULL OR coalesce(a.alloc_ns, r.closed_ns - 1) < r.closed_ns)""")
+        FROM allocation a
+        JOIN region r ON r.device = a.device AND a.address >= r.address AND a.address < r.address + r.size_bytes
+        WHERE (r.opened_ns IS NULL OR a.alloc_ns >= r.opened_ns)
+          AND (r.closed_ns IS NULL OR coalesce(a.alloc_ns, r.closed_ns - 1) < r.closed_ns)""")
     for condition, what in [
         ("action = 'free' AND before = 'free'", "frees of a block that was already free: left out"),
         (
@@ -174,6 +203,7 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     ]:
         connection.execute(f"""
             INSERT INTO quality (process, what, count, example)
-            SELECT d.process, '{what}', count(*), 'address ' || min(p.address) FROM paired p JOIN device d ON d.id = p.device
+            SELECT d.process, '{what}', count(*), 'address ' || min(p.address)
+            FROM paired p JOIN device d ON d.id = p.device
             WHERE {condition} GROUP BY d.process""")
     connection.execute("DROP TABLE paired")

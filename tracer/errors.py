@@ -1,4 +1,7 @@
-"""One root for every error that a person should read as one line: what, which file, why, what to do. Caught only in `cli.main`."""
+"""One root for every error that a person should read as one line: what, which file, why, what to do.
+
+Caught only in `cli.main`.
+"""
 
 from pathlib import Path
 

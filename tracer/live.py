@@ -3,19 +3,38 @@
 from dataclasses import dataclass
 
 import duckdb
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import DEVICE_KINDS, FLAGS
 from ral_trace.tracer.store import TraceBuilder
 
 RECORDS = """
-CREATE TABLE record (process INTEGER, tid UINTEGER, kind UTINYINT, ts_ns BIGINT, dur_ns BIGINT, correlation BIGINT, bytes BIGINT,
+CREATE TABLE record (process INTEGER, tid UINTEGER, kind UTINYINT, ts_ns BIGINT, dur_ns BIGINT, correlation BIGINT,
+bytes BIGINT,
                      arg0 UBIGINT, arg1 UBIGINT, name UINTEGER, device TINYINT, stream UTINYINT, flags UTINYINT)
 """
-"""The columns of tracer/native/columns.h, in their order; tracer/native/record.h says what arg0 and arg1 are for each kind. rowid is event.id."""
+"""The columns of tracer/native/columns.h, in their order; tracer/native/record.h says what arg0 and arg1 are for
+each kind. rowid is event.id.
+"""
 
 NAMES = "CREATE TABLE record_name (process INTEGER, id UINTEGER, text VARCHAR)"
 
-NUMBER = {kind: number for number, kind in enumerate(_native.KINDS)}
+KNOWN = f"""
+CREATE VIEW known AS
+SELECT rowid AS id, record.* EXCLUDE (kind), enum_range(NULL::event_kind)[kind + 1]::event_kind AS kind,
+       (flags & {FLAGS["BEFORE_TRACE"]}) <> 0 AS before_trace
+FROM record WHERE kind < {len(_native.KINDS)}
+"""
+"""The records that are events, with their kind by name. rowid, and so event.id, is the order of arrival."""
+
+FACTS = """
+CREATE VIEW fact AS
+SELECT r.process, r.device, r.stream, r.kind, any_value(n.text) AS text, any_value(r.bytes) AS number
+FROM record r LEFT JOIN record_name n ON n.process = r.process AND n.id = r.name
+WHERE r.kind >= 64 GROUP BY ALL
+"""
+"""What devices and streams say of themselves when a recording begins."""
+
 NO_DEVICE = 2**64 - 1
 """arg0 of a transfer without a second device: -1 as an unsigned number."""
 
@@ -33,6 +52,8 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
     """Makes the staging tables that `append` fills."""
     connection.execute(RECORDS)
     connection.execute(NAMES)
+    connection.execute(KNOWN)
+    connection.execute(FACTS)
 
 
 def append(connection: duckdb.DuckDBPyConnection, batch: _native.Batch) -> None:
@@ -57,7 +78,7 @@ def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
     _devices(connection)
     _events(connection)
     _memory(connection)
-    connection.execute("DROP TABLE record; DROP TABLE record_name")
+    connection.execute("DROP VIEW known; DROP VIEW fact; DROP TABLE record; DROP TABLE record_name")
 
 
 def _threads(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
@@ -69,60 +90,63 @@ def _threads(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
 
 
 def _devices(connection: duckdb.DuckDBPyConnection) -> None:
-    """Devices describe themselves when a recording begins; one that never did still gets its row."""
+    """A device that never described itself still gets its row, because its events have one."""
     connection.execute(f"""
         INSERT INTO device
-        SELECT row_number() OVER (ORDER BY used.process, used.device) - 1, used.process, coalesce(fact->>'type', 'ral'), used.device,
-               fact->>'vendor', fact->>'name', memory_bytes
+        SELECT row_number() OVER (ORDER BY used.process, used.device) - 1, used.process,
+               coalesce(fact.text::JSON->>'type', 'ral'), used.device,
+               fact.text::JSON->>'vendor', fact.text::JSON->>'name', fact.number
         FROM (SELECT DISTINCT process, device FROM record WHERE device >= 0) used
-        LEFT JOIN (SELECT r.process, r.device, any_value(n.text)::JSON AS fact, any_value(r.bytes) AS memory_bytes
-                   FROM record r JOIN record_name n ON n.process = r.process AND n.id = r.name WHERE r.kind = {_native.KIND_DEVICE} GROUP BY ALL) described
-        ON described.process = used.process AND described.device = used.device""")
+        LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device
+             AND fact.kind = {_native.KIND_DEVICE}""")
     connection.execute(f"""
         INSERT INTO stream
-        SELECT row_number() OVER (ORDER BY d.id, used.stream) - 1, d.id, used.stream, described.pipeline, described.priority
-        FROM (SELECT DISTINCT process, device, stream FROM record WHERE device >= 0 AND kind <> {_native.KIND_DEVICE}) used
+        SELECT row_number() OVER (ORDER BY d.id, used.stream) - 1, d.id, used.stream, fact.text, fact.number
+        FROM (SELECT DISTINCT process, device, stream FROM record
+              WHERE device >= 0 AND kind <> {_native.KIND_DEVICE}) used
         JOIN device d ON d.process = used.process AND d."index" = used.device
-        LEFT JOIN (SELECT r.process, r.device, r.stream, any_value(n.text) AS pipeline, any_value(r.bytes) AS priority
-                   FROM record r LEFT JOIN record_name n ON n.process = r.process AND n.id = r.name WHERE r.kind = {_native.KIND_STREAM} GROUP BY ALL) described
-        ON described.process = used.process AND described.device = used.device AND described.stream = used.stream""")
+        LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device AND fact.stream = used.stream
+             AND fact.kind = {_native.KIND_STREAM}""")
 
 
 def _events(connection: duckdb.DuckDBPyConnection) -> None:
+    """What was there before the recording is no event of it; it becomes a row of `allocation` or `region` only."""
     directions = "[" + ", ".join(f"'{direction}'" for direction in _native.DIRECTIONS) + "]"
-    device_kinds = ", ".join(str(NUMBER[kind]) for kind in DEVICE_KINDS)
+    on_device = ", ".join(f"'{kind}'" for kind in DEVICE_KINDS)
     connection.execute(f"""
-        INSERT INTO event (id, kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, args, flags)
-        SELECT r.rowid, enum_range(NULL::event_kind)[r.kind + 1]::event_kind,
-               CASE r.kind WHEN {NUMBER["op"]} THEN CASE WHEN (r.flags & {FLAGS["BACKWARD"]}) = 0 THEN 'forward' ELSE 'backward' END
-                           WHEN {NUMBER["transfer"]} THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1] END,
-               n.text, r.ts_ns, r.dur_ns, r.process, CASE WHEN r.kind NOT IN ({device_kinds}) THEN t.id END, d.id, s.id,
+        INSERT INTO event (id, kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes,
+                           args, flags)
+        SELECT r.id, r.kind,
+               CASE r.kind WHEN 'op' THEN if((r.flags & {FLAGS["BACKWARD"]}) = 0, 'forward', 'backward')
+                           WHEN 'transfer' THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1] END,
+               n.text, r.ts_ns, r.dur_ns, r.process, if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
                nullif(r.correlation, 0), nullif(r.bytes, -1),
-               CASE r.kind WHEN {NUMBER["launch"]} THEN json_object('routed', n0.text, 'route', n1.text)
-                           WHEN {NUMBER["kernel"]} THEN json_object('kernel', n0.text, 'vendor', n1.text)
-                           WHEN {NUMBER["fallback"]} THEN json_object('routed', n0.text, 'reason', n1.text)
-                           WHEN {NUMBER["sync"]} THEN CASE WHEN n0.text IS NOT NULL THEN json_object('waited_for', n0.text) END
-                           WHEN {NUMBER["transfer"]} THEN CASE WHEN r.arg0 <> {NO_DEVICE} THEN json_object('other_device', other.type || ':' || other."index") END
-               END, r.flags
-        FROM record r
+               CASE WHEN r.kind = 'launch' THEN json_object('routed', n0.text, 'route', n1.text)
+                    WHEN r.kind = 'kernel' THEN json_object('kernel', n0.text, 'vendor', n1.text)
+                    WHEN r.kind = 'fallback' THEN json_object('routed', n0.text, 'reason', n1.text)
+                    WHEN r.kind = 'sync' AND n0.text IS NOT NULL THEN json_object('waited_for', n0.text)
+                    WHEN r.kind = 'transfer' AND r.arg0 <> {NO_DEVICE}
+                         THEN json_object('other_device', other.type || ':' || other."index") END,
+               r.flags
+        FROM known r
         LEFT JOIN record_name n ON n.process = r.process AND n.id = r.name
         LEFT JOIN record_name n0 ON n0.process = r.process AND n0.id = r.arg0
-              AND r.kind IN ({NUMBER["launch"]}, {NUMBER["kernel"]}, {NUMBER["fallback"]}, {NUMBER["sync"]})
-        LEFT JOIN record_name n1 ON n1.process = r.process AND n1.id = r.arg1 AND r.kind IN ({NUMBER["launch"]}, {NUMBER["kernel"]}, {NUMBER["fallback"]})
+             AND r.kind IN ('launch', 'kernel', 'fallback', 'sync')
+        LEFT JOIN record_name n1 ON n1.process = r.process AND n1.id = r.arg1
+             AND r.kind IN ('launch', 'kernel', 'fallback')
         LEFT JOIN thread t ON t.process = r.process AND t.tid = r.tid
         LEFT JOIN device d ON d.process = r.process AND d."index" = r.device
-        LEFT JOIN device other ON other.process = r.process AND other."index" = r.arg0 AND r.kind = {NUMBER["transfer"]}
-        LEFT JOIN stream s ON s.device = d.id AND s.number = r.stream AND r.kind NOT IN ({NUMBER["alloc"]}, {NUMBER["free"]}, {NUMBER["region"]})
-        WHERE r.kind < {len(NUMBER)} AND NOT (r.kind IN ({NUMBER["alloc"]}, {NUMBER["region"]}) AND (r.flags & {FLAGS["BEFORE_TRACE"]}) <> 0)""")
+        LEFT JOIN device other ON other.process = r.process AND other."index" = r.arg0 AND r.kind = 'transfer'
+        LEFT JOIN stream s ON s.device = d.id AND s.number = r.stream AND r.kind NOT IN ('alloc', 'free', 'region')
+        WHERE NOT (r.before_trace AND r.kind IN ('alloc', 'region'))""")
 
 
 def _memory(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"""
         INSERT INTO memory_change
-        SELECT CASE r.kind WHEN {NUMBER["alloc"]} THEN 'alloc' WHEN {NUMBER["free"]} THEN 'free'
-                           ELSE CASE WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END END,
-               r.rowid, r.ts_ns, d.id, r.arg0, r.bytes, CASE WHEN r.kind = {NUMBER["alloc"]} THEN r.arg1 END,
-               CASE WHEN r.kind = {NUMBER["free"]} THEN r.arg1 END, CASE WHEN r.kind = {NUMBER["region"]} THEN r.arg1 END,
-               (r.flags & {FLAGS["BEFORE_TRACE"]}) <> 0
-        FROM record r JOIN device d ON d.process = r.process AND d."index" = r.device
-        WHERE r.kind IN ({NUMBER["alloc"]}, {NUMBER["free"]}, {NUMBER["region"]})""")
+        SELECT CASE WHEN r.kind <> 'region' THEN r.kind::VARCHAR
+                    WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END,
+               r.id, r.ts_ns, d.id, r.arg0, r.bytes, if(r.kind = 'alloc', r.arg1, NULL),
+               if(r.kind = 'free', r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL), r.before_trace
+        FROM known r JOIN device d ON d.process = r.process AND d."index" = r.device
+        WHERE r.kind IN ('alloc', 'free', 'region')""")

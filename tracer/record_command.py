@@ -13,10 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
-from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals
 from rich.console import Console
 
+from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals
+
+INSTALL = "install ral-trace in the Python that runs it"
+COMMAND = "ral-trace -- COMMAND"
 POLL_S = 0.02
 LIVE_LINE_S = 0.25
 
@@ -41,12 +44,15 @@ def default_output() -> Path:
 
 
 def record(options: RecordOptions, console: Console) -> int:
-    """Records, writes the trace, and returns the exit code. Raises RalTraceError; NothingRecorded when there was not one event."""
+    """Records, writes the trace, and returns the exit code.
+
+    Raises RalTraceError; NothingRecorded when there was not one event.
+    """
     _check(options)
     with Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
         for session in recording.stale():
             place = recording.root / session.folder
-            console.print(f"an earlier recording's collector died; its data is in {place}", markup=False, soft_wrap=True)
+            _say(console, f"an earlier recording's collector died; its data is in {place}")
         run = _Run(options, recording, console)
         with _stop_signals(run.interrupt):
             run.until_done()
@@ -143,7 +149,7 @@ class _Run:
             spent = 0 if counted_from is None else time.monotonic_ns() - counted_from
             parts.append(f"{max(0.0, (self.options.duration_ns - spent) / 1e9):.1f} s left")
         parts.append(f"{self.totals.events:,} events")
-        parts.append(f"{self.totals.processes} program{'s' if self.totals.processes != 1 else ''}")
+        parts.append(_programs(self.totals))
         parts.append(f"{self.totals.dropped:,} dropped")
         return "recording · " + " · ".join(parts)
 
@@ -160,45 +166,53 @@ def _finish(run: _Run, options: RecordOptions, console: Console) -> int:
         _say_what_came_of_it(run, totals, lost, console)
         if options.strict and totals.dropped + lost:
             failure = EventsLost(
-                f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; give the rings more room with --buffer"
+                f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; "
+                "give the rings more room with --buffer"
             )
+    return _exit_code(run, failure, console)
+
+
+def _exit_code(run: _Run, failure: RalTraceError | None, console: Console) -> int:
+    """The command's own non-zero code wins (128 + signal); then ours."""
     own = run.child.wait() if run.child is not None else 0
-    if own != 0 and not (
-        failure is None and run.interrupts and own in (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT)
-    ):
-        if failure is not None:
-            console.print(f"ral-trace: {failure}", markup=False, highlight=False, soft_wrap=True)
-        return 128 - own if own < 0 else own
-    if failure is not None:
+    if own == 0 and failure is not None:
         raise failure
+    if failure is not None:
+        _say(console, f"ral-trace: {failure}")
     return 128 - own if own < 0 else own
 
 
-def _say_what_came_of_it(run: _Run, totals: Totals, lost: int, console: Console) -> None:
-    size = run.options.output.stat().st_size
-    programs = f"{totals.processes} program{'s' if totals.processes != 1 else ''}"
-    line = f"{run.options.output}: {totals.events:,} events of {programs}, {totals.dropped:,} dropped, {lost:,} lost ({size / 1e6:.1f} MB)"
+def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"read it with: ral-trace --report {run.options.output}", markup=False, highlight=False, soft_wrap=True
-    )
+
+
+def _say_what_came_of_it(run: _Run, totals: Totals, lost: int, console: Console) -> None:
+    output = run.options.output
+    said = f"{totals.events:,} events of {_programs(totals)}, {totals.dropped:,} dropped, {lost:,} lost"
+    _say(console, f"{output}: {said} ({output.stat().st_size / 1e6:.1f} MB)")
+    _say(console, f"read it with: ral-trace --report {output}")
+
+
+def _programs(totals: Totals) -> str:
+    return f"{totals.processes} program{'s' if totals.processes != 1 else ''}"
 
 
 def _why_nothing(run: _Run) -> str:
-    if run.recording.attach_failures:
-        return f"nothing was recorded: programs could not make their rings in {run.recording.root}; make room there, or set RAL_TRACE_DIR"
-    if run.recording.processes:
-        notes = {process.reader.note for process in run.recording.processes.values() if process.reader.note}
+    recording, options = run.recording, run.options
+    if recording.attach_failures:
+        why = f"programs could not make their rings in {recording.root}; make room there, or set RAL_TRACE_DIR"
+    elif recording.processes:
+        notes = {process.reader.note for process in recording.processes.values() if process.reader.note}
         said = f" ({'; '.join(sorted(notes))})" if notes else ""
-        return f"nothing was recorded: {len(run.recording.processes)} program(s) joined, but none ran an op in that time{said}; record for longer"
-    if run.options.command:
-        return (
-            f"nothing was recorded: '{run.options.command[0]}' never imported torch with ral-trace installed beside it; "
-            "install ral-trace in the Python that runs it"
-        )
-    if run.options.pid is not None:
-        return f"nothing was recorded: process {run.options.pid} has no ral-trace loaded; install it in its Python and start it again"
-    return "nothing was recorded: no program of yours that imported torch with ral-trace installed was running; start one, or use: ral-trace -- COMMAND"
+        joined = len(recording.processes)
+        why = f"{joined} program(s) joined, but none ran an op in that time{said}; record for longer"
+    elif options.command:
+        why = f"'{options.command[0]}' never imported torch with ral-trace installed beside it; " + INSTALL
+    elif options.pid is not None:
+        why = f"process {options.pid} has no ral-trace loaded; {INSTALL}, and start it again"
+    else:
+        why = "no program of yours that imported torch with ral-trace installed was running; start one, or: " + COMMAND
+    return f"nothing was recorded: {why}"
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""A recording: finds the traced processes, drains their rings, and knows what became of every event. No torch here, and nothing of the traced program."""
+"""A recording: finds the traced processes, drains their rings, and knows what became of every event.
+
+No torch here, and nothing of the traced program.
+"""
 
 import os
 import secrets
@@ -62,7 +65,10 @@ class Totals:
 
 @dataclass
 class Recording:
-    """One session from `begin` to `write`. `target_pid` 0 records every process of this user, else that process and its children."""
+    """One session from `begin` to `write`.
+
+    `target_pid` 0 records every process of this user, else that process and its children.
+    """
 
     output: Path
     target_pid: int = 0
@@ -85,7 +91,10 @@ class Recording:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self) -> None:
-        """Takes a slot on the page and wakes every traced process. Raises RalTraceError when there is no place for it."""
+        """Takes a slot on the page and wakes every traced process.
+
+        Raises RalTraceError when there is no place for it.
+        """
         try:
             self._sessions = _native.Sessions()
         except RuntimeError as error:
@@ -159,7 +168,9 @@ class Recording:
         return time.monotonic_ns() - self._first_sample.monotonic_ns >= CALIBRATION_NS
 
     def _calibration_now(self) -> _native.Calibration:
-        """The rate is refined until the first event arrives, and fixed from then on, so that converted times keep their order."""
+        """The rate is refined until the first event arrives, and fixed from then on, so that converted times keep
+        their order.
+        """
         if self._calibration is None or not self.totals().first_event:
             self._calibration = _native.Calibration(self._first_sample, _native.ClockSample.now())
         return self._calibration

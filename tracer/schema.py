@@ -7,6 +7,7 @@ join needs only the id; `correlation` is unique within a process only, so that e
 from dataclasses import dataclass, field
 
 import duckdb
+
 from ral_trace.tracer import _native
 
 SCHEMA_VERSION = 1
@@ -191,7 +192,8 @@ VIEWS = [
         SELECT d.id AS device, d.process, d.type || ':' || d."index" AS label, d.vendor, d.name, d.memory_bytes FROM device d"""),
     View("events", "events with names in place of ids", f"""
         SELECT e.id, e.kind, e.category, e.name, e.ts_ns, e.dur_ns, e.ts_ns + e.dur_ns AS end_ns, e.process, p.pid, p.name AS process_name,
-               e.thread, t.tid, e.device, l.label AS device_label, l.vendor, e.stream, s.number AS stream_number, s.pipeline,
+               e.thread, t.tid, e.device, l.label AS device_label, l.vendor, e.stream, s.number AS stream_number,
+               s.pipeline,
                e.correlation, e.parent, e.bytes, e.step, e.stack, e.args, e.flags, (e.flags & {FLAGS["INVALID"]}) = 0 AS valid
         FROM event e
         JOIN process p ON p.id = e.process

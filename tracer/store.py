@@ -1,6 +1,8 @@
-"""Builds a trace file: rows come in, what follows from them is derived once, and the file appears under its name only when it is whole.
+"""Builds a trace file: rows come in, what follows from them is derived once, and the file appears under its name only
+when it is whole.
 
-Live recordings and importers use the same `TraceBuilder`, so that both get parents, steps, flows and allocations by the same rules.
+Live recordings and importers use the same `TraceBuilder`, so that both get parents, steps, flows and allocations by
+the same rules.
 """
 
 import os
@@ -12,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import duckdb
+
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
 
@@ -37,7 +40,10 @@ class TraceBuilder:
         self.connection.execute(derive.MEMORY_CHANGE)
         self._next_id = dict.fromkeys(TABLES, 0)
         self.derived = False
-        """The rows come from a finished trace, and hold all that `derive` would add. Set by an importer of whole traces."""
+        """The rows come from a finished trace, and hold all that `derive` would add.
+
+        Set by an importer of whole traces.
+        """
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """The one way of opening a trace. Report, query, dashboard and exporters all go through `open_trace`.
 
-A .duckdb file from somebody else is untrusted: a view stored in it could read or write any file of the reader. So the file is attached read-only to an
+A .duckdb file from somebody else is untrusted: a view stored in it could read or write any file of the reader. So the
+file is attached read-only to an
 in-memory database that may touch no other file, and that cannot be talked out of it.
 """
 
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import duckdb
+
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
 from ral_trace.tracer.schema import SCHEMA_VERSION
 
@@ -22,7 +24,8 @@ OTHER = "other"
 class Trace:
     """An open trace: read-only SQL over its tables and views.
 
-    `connection` is locked: no other files, no settings. `export_folder`, private to this trace and empty, is the only place where COPY may write:
+    `connection` is locked: no other files, no settings. `export_folder`, private to this trace and empty, is the only
+    place where COPY may write:
     a view of an untrusted trace could read whatever else were allowed.
     """
 
@@ -72,7 +75,9 @@ class Trace:
             self.connection.execute(setting)
 
     def sql(self, query: str, parameters: Sequence[Any] | None = None) -> duckdb.DuckDBPyRelation:
-        """A relation over the trace, for our own queries; `.fetchall()`, `.fetchnumpy()`, `.columns` give what it holds."""
+        """A relation over the trace, for our own queries; `.fetchall()`, `.fetchnumpy()`, `.columns` give what it
+        holds.
+        """
         return self.connection.sql(query, params=parameters)
 
     def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
@@ -81,7 +86,10 @@ class Trace:
         return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
 
     def query(self, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """The columns and rows of a person's own SQL: one SELECT. Raises UsageError for anything else, with DuckDB's words."""
+        """The columns and rows of a person's own SQL: one SELECT.
+
+        Raises UsageError for anything else, with DuckDB's words.
+        """
         try:
             statements = duckdb.extract_statements(text)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -108,7 +116,8 @@ class Trace:
 def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     """Opens a trace (and, to compare, a second one as catalog `other`).
 
-    Takes a .duckdb file; any other format that an importer knows is imported into a temporary trace first. Raises InputRefused with the file, the
+    Takes a .duckdb file; any other format that an importer knows is imported into a temporary trace first. Raises
+    InputRefused with the file, the
     cause and the remedy.
     """
     from ral_trace.tracer import importers

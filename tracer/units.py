@@ -9,13 +9,16 @@ BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def duration_ns(text: str) -> int:
-    """`500ms`, `10s`, `2m`, `1.5h` to nanoseconds. A unit is needed; raises UsageError for anything else and for nothing."""
+    """`500ms`, `10s`, `2m`, `1.5h` to nanoseconds.
+
+    A unit is needed; raises UsageError for anything else and for nothing.
+    """
     match = re.fullmatch(r"(\d+)(?:\.(\d{1,9}))?\s*(ns|us|ms|s|m|h)", text.strip())
     if match is None:
         raise UsageError(f"'{text}' is not a duration; write it as 500ms, 10s or 2m")
     whole, fraction, unit = match.groups()
     fraction = fraction or ""
-    value = int(whole + fraction) * NS[unit] // 10 ** len(fraction)
+    value = int(whole + fraction) * NS[unit] // int(10 ** len(fraction))
     if value == 0:
         raise UsageError(f"'{text}' is no time at all; write it as 500ms, 10s or 2m")
     return value

@@ -12,23 +12,25 @@ HOOKS = Path(__file__).with_name("libral_torch_hooks.so")
 
 
 def start() -> str | None:
-    """Starts the watcher of this process, once. Returns why recording is impossible, or None. Loads nothing that is built against torch."""
+    """Starts the watcher of this process, once.
+
+    Returns why recording is impossible, or None. Loads nothing that is built against torch.
+    """
     hooks, note = hooks_library()
     return _native.start(hooks, note)
 
 
 def hooks_library() -> tuple[str, str]:
-    """The library with torch's callbacks, or an empty text and why ops cannot be recorded. Versions are compared before anything is loaded."""
+    """The library with torch's callbacks, or an empty text and why ops cannot be recorded.
+
+    Versions are compared before anything is loaded.
+    """
     torch = sys.modules.get("torch")
     found = str(getattr(torch, "__version__", ""))
     if not found.startswith(f"{TORCH_VERSION}."):
-        return (
-            "",
-            f"ops are not recorded: this ral-trace is built for torch {TORCH_VERSION}, the program has {found or 'none'}",
-        )
+        built = f"this ral-trace is built for torch {TORCH_VERSION}, the program has {found or 'none'}"
+        return "", f"ops are not recorded: {built}"
     if not HOOKS.exists():
-        return (
-            "",
-            "ops are not recorded: ral-trace was installed where torch was not; install it again with --no-build-isolation",
-        )
+        remedy = "install it again with --no-build-isolation"
+        return "", f"ops are not recorded: ral-trace was installed where torch was not; {remedy}"
     return str(HOOKS), ""

@@ -1,8 +1,10 @@
-"""Each integration test has a rendezvous of its own, so that tests, and programs of the person who runs them, do not see each other."""
+"""Each integration test has a rendezvous of its own, so that tests, and programs of the person who runs them, do
+not see each other.
+"""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-import tempfile
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Programs that the integration tests trace, and how to run them under ral-trace. Each counts in a shared page of its own what it did."""
+"""Programs that the integration tests trace, and how to run them under ral-trace.
+
+Each counts in a shared page of its own what it did.
+"""
 
 import mmap
 import os

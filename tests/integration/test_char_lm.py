@@ -12,7 +12,9 @@ from ral_trace.tracer import open_trace
 from tests.integration.programs import ral_trace
 
 LOSS_TOLERANCE = 2e-3
-"""Of float32 losses after at most 50 steps: kernels on `sim` and ATen's sum in different orders, and AdamW magnifies the last bits."""
+"""Of float32 losses after at most 50 steps: kernels on `sim` and ATen's sum in different orders, and AdamW
+magnifies the last bits.
+"""
 
 LOSSES = """
 import json, sys, torch
@@ -33,7 +35,8 @@ from ral_trace.tracer import trace
 
 
 class Seen(TorchDispatchMode):
-    # Counts the calls with a tensor on ral, as a person would write them: the op, and for a list op the tensors of its first list.
+    # Counts the calls with a tensor on ral, as a person would write them: the op, and for a list op the tensors of
+    # its first list.
     def __init__(self):
         super().__init__()
         self.calls = collections.Counter()
@@ -128,8 +131,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_most_launches_on_sim_are_native(recorded: Path) -> None:
     with open_trace(recorded) as trace:
-        routes = {row["route"]: row["n"] for row in trace.rows(
-            "SELECT route, count(*) AS n FROM launches WHERE device_label = 'ral:1' AND route <> 'copy' GROUP BY route")}  # fmt: skip
+        rows = trace.rows("""
+            SELECT route, count(*) AS n FROM launches
+            WHERE device_label = 'ral:1' AND route <> 'copy' GROUP BY route""")
+    routes = {row["route"]: row["n"] for row in rows}
     assert routes["native"] >= 0.8 * sum(routes.values())
     assert routes["cpu"] > 0
 
@@ -137,9 +142,11 @@ def test_most_launches_on_sim_are_native(recorded: Path) -> None:
 def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(recorded: Path) -> None:
     with open_trace(recorded) as trace:
         per_launch = trace.rows("""
-            SELECT l.route, count(d.id) FILTER (d.kind = 'kernel') AS kernels, count(d.id) FILTER (d.kind = 'transfer') AS transfers,
-                   count(d.id) FILTER (d.kind = 'fallback') AS fallbacks, any_value(p.kind)::VARCHAR AS parent, count(*) AS n
-            FROM launches l LEFT JOIN flow f ON f.from_event = l.id LEFT JOIN event d ON d.id = f.to_event LEFT JOIN event p ON p.id = l.parent
+            SELECT l.route, count(d.id) FILTER (d.kind = 'kernel') AS kernels,
+                   count(d.id) FILTER (d.kind = 'transfer') AS transfers,
+                   count(d.id) FILTER (d.kind = 'fallback') AS fallbacks, any_value(p.kind)::VARCHAR AS parent
+            FROM launches l LEFT JOIN flow f ON f.from_event = l.id
+            LEFT JOIN event d ON d.id = f.to_event LEFT JOIN event p ON p.id = l.parent
             GROUP BY l.id, l.route""")
         shapes = {(row["route"], row["kernels"], row["transfers"], row["fallbacks"]) for row in per_launch}
         assert shapes <= {("native", 1, 0, 0), ("copy", 0, 1, 0), ("cpu", 0, 0, 1)}
@@ -160,7 +167,8 @@ def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(recorded: Path)
 def test_copies_and_syncs_of_a_fallback_have_it_as_parent(recorded: Path) -> None:
     with open_trace(recorded) as trace:
         rows = trace.rows("""
-            SELECT f.id, f.bytes, count(t.id) FILTER (t.kind = 'transfer') AS copies, sum(t.bytes) FILTER (t.kind = 'transfer') AS copied,
+            SELECT f.id, f.bytes, count(t.id) FILTER (t.kind = 'transfer') AS copies,
+                   sum(t.bytes) FILTER (t.kind = 'transfer') AS copied,
                    count(t.id) FILTER (t.kind = 'sync') AS syncs
             FROM fallbacks f LEFT JOIN event t ON t.parent = f.id GROUP BY f.id, f.bytes""")
         assert rows
@@ -172,15 +180,18 @@ def test_steps_and_memory_are_whole(recorded: Path) -> None:
         assert trace.rows("SELECT value FROM trace_info WHERE key = 'steps_from'")[0]["value"] == "step()"
         steps = trace.rows("SELECT DISTINCT step FROM event WHERE kind = 'kernel' AND step IS NOT NULL ORDER BY step")
         assert [row["step"] for row in steps] == list(range(12))
-        # The last level of each curve is what is still allocated; the program frees its tensors as it ends, or it is still live.
+        # The last level of each curve is what is still allocated; the program frees its tensors as it ends, or it is
+        # still live.
         for row in trace.rows("""
             SELECT c.device, last(allocated_bytes ORDER BY ts_ns) AS level, min(allocated_bytes) AS lowest,
-                   (SELECT coalesce(sum(size_bytes), 0) FROM allocation a WHERE a.device = c.device AND free_ns IS NULL) AS live
+                   (SELECT coalesce(sum(size_bytes), 0) FROM allocation a
+                    WHERE a.device = c.device AND free_ns IS NULL) AS live
             FROM memory_curve c GROUP BY c.device"""):
             assert row["level"] == row["live"]
             assert row["lowest"] >= 0
         pieces = trace.rows(
-            "SELECT count(*) AS n FROM allocation a LEFT JOIN allocation_piece p ON p.allocation = a.id WHERE p.region IS NULL"
+            "SELECT count(*) AS n FROM allocation a LEFT JOIN allocation_piece p ON p.allocation = a.id"
+            " WHERE p.region IS NULL"
         )
         assert pieces[0]["n"] == 0
 

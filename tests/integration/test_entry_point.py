@@ -74,7 +74,8 @@ except NameTaken as error:
 import os
 import ral_trace.backend.autoload
 os.environ["RAL_ENABLE"] = "1"
-ral_trace.backend.autoload.autoload()      # as `import torch` would: it goes on, and keeps the reason for `ralctl list-devices`
+# As `import torch` would: it goes on, and keeps the reason for `ralctl list-devices`.
+ral_trace.backend.autoload.autoload()
 print(json.dumps({
     "said": said,
     "kept": ral_trace.backend.autoload.failure,

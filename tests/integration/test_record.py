@@ -111,7 +111,8 @@ def test_the_exit_code_of_the_command_wins(tmp_path: Path, code: int) -> None:
 
 
 def test_children_of_the_command_are_recorded(tmp_path: Path) -> None:
-    program = f"import subprocess, sys, torch; torch.ones(2) + 1; subprocess.run([sys.executable, '-c', 'import torch; torch.ones(3) * 2'])"
+    child = "import torch; torch.ones(3) * 2"
+    program = f"import subprocess, sys, torch; torch.ones(2) + 1; subprocess.run([sys.executable, '-c', {child!r}])"
     done = ral_trace("-o", "family.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "family.duckdb") as trace:

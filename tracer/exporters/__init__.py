@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import duckdb
+
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import own_json, parquet, perfetto
 from ral_trace.tracer.exporters.output import Window

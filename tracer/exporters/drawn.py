@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+
 from ral_trace.tracer.exporters.output import MAX_NS, UNFINISHED, VALID, Selection
 from ral_trace.tracer.trace import Trace
 

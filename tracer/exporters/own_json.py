@@ -27,6 +27,7 @@ from typing import IO, Any
 
 import numpy as np
 from isal import igzip
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn
 from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_private, cut_note, select

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from isal import isal_zlib
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.exporters import drawn

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from isal import igzip, igzip_lib
+
 from ral_trace.tracer.errors import InputRefused
 
 GZIP_MAGIC = b"\x1f\x8b"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import duckdb
+
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import opened
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table

@@ -27,6 +27,9 @@ struct ThreadState {
     ProcessHeader* header = nullptr;  // counts what such a ring misses
   };
 
+  // The one ring that this thread writes to, as long as the sessions are those of `epoch`: the short way of an event.
+  RingWriter* only = nullptr;
+  std::uint64_t epoch = 0;
   ThreadView view{0, 0, static_cast<std::uint32_t>(::syscall(SYS_gettid))};
   std::uint64_t next_correlation = 0;
   std::uint64_t last_correlation = 0;
@@ -61,6 +64,13 @@ std::optional<pthread_key_t> thread_end_key() {
 // Correlation ids are taken from the process in blocks, so that threads do not meet at one counter.
 constexpr std::uint64_t kCorrelationBlock = 1024;
 std::atomic<std::uint64_t> g_next_correlation_block{1};
+
+// Raised after every change of the sessions. Begins above what a new thread has.
+std::atomic<std::uint64_t> g_epoch{1};
+
+__attribute__((noinline, cold)) void emit_slowly(const Record& record) noexcept {
+  Writer::instance().emit_to_all(record);
+}
 
 constexpr const char* kSessionVariable = "RAL_TRACE_SESSION";
 
@@ -127,15 +137,32 @@ Writer::Writer() {
   api_.clock = detect_clock_source();
   api_.sessions = &sessions_;
   api_.emit = [](const Record& record) noexcept {
-    Writer& writer = instance();
-    // Pairs with attach(): who sees the bit sees the session.
-    writer.emit(writer.sessions_.load(std::memory_order_acquire), record);
+    ThreadState* state = t_state;
+    if (__builtin_expect(state != nullptr && state->epoch == g_epoch.load(std::memory_order_acquire), 1)) {
+      state->only->push(record, state->view.tid);
+    } else {
+      emit_slowly(record);
+    }
   };
   api_.emit_to = [](std::uint32_t sessions, const Record& record) noexcept { instance().emit(sessions, record); };
   api_.intern = [](const char* text, std::size_t length) noexcept { return instance().intern({text, length}); };
   api_.next_correlation = []() noexcept { return instance().next_correlation(); };
   api_.thread_view = []() noexcept { return instance().thread_view(); };
   api_.add_listener = [](const SessionListener& listener) { instance().add_listener(listener); };
+}
+
+void Writer::emit_to_all(const Record& record) noexcept {
+  const std::uint64_t epoch = g_epoch.load(std::memory_order_acquire);
+  // Pairs with attach(): who sees the bit sees the session.
+  const std::uint32_t sessions = sessions_.load(std::memory_order_acquire);
+  emit(sessions, record);
+  if (__builtin_popcount(sessions) == 1) {
+    ThreadState* state = ThreadState::current();
+    if (RingWriter& ring = state->slots[static_cast<std::size_t>(__builtin_ctz(sessions))].ring; ring.ok()) {
+      state->only = &ring;
+      state->epoch = epoch;
+    }
+  }
 }
 
 void Writer::emit(std::uint32_t sessions, const Record& record) noexcept {
@@ -383,6 +410,7 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
   const std::uint32_t bit = 1u << slot;
   session_of_slot_[slot].store(wanted.session, std::memory_order_relaxed);
   sessions_.fetch_or(bit, std::memory_order_release);
+  g_epoch.fetch_add(1, std::memory_order_release);
   std::vector<SessionListener> listeners;
   {
     const std::lock_guard lock(registry_mutex_);
@@ -395,6 +423,7 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
 
 void Writer::detach(std::size_t slot) {
   const std::uint32_t remaining = sessions_.fetch_and(~(1u << slot)) & ~(1u << slot);
+  g_epoch.fetch_add(1, std::memory_order_release);
   std::vector<SessionListener> listeners;
   {
     const std::lock_guard lock(registry_mutex_);
@@ -431,6 +460,7 @@ void Writer::load_hooks() {
 
 void Writer::after_fork_in_child() {
   sessions_ = 0;
+  g_epoch.fetch_add(1, std::memory_order_release);
   if (t_state != nullptr) {
     for (ThreadState::Slot& slot : t_state->slots) {
       slot.ring.forget();

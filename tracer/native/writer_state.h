@@ -44,6 +44,7 @@ class Writer {
   // Joins and leaves sessions as the page says now.
   void sync();
 
+  void emit_to_all(const Record& record) noexcept;
   void emit(std::uint32_t sessions, const Record& record) noexcept;
   std::uint32_t intern(std::string_view text) noexcept;
   void add_listener(const SessionListener& listener);
