@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 import duckdb
+from rich.console import Console
+
 from ral_trace.analysis.report import html, json, terminal
 from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.analysis.summary import devices
 from ral_trace.tracer.errors import InputRefused, RalTraceError, UsageError
 from ral_trace.tracer.trace import Trace, newest_trace, open_trace
-from rich.console import Console
 
 BESIDE_THE_TRACE = ""
 """`--html` without a file."""

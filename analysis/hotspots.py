@@ -4,6 +4,7 @@ import uuid
 
 import numpy as np
 import numpy.typing as npt
+
 from ral_trace.analysis.base import (
     DEVICE,
     INSIDE_FALLBACK,

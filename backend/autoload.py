@@ -1,7 +1,9 @@
 """What every `import torch` of the user runs (entry point group `torch.backends`).
 
-It must be quick, silent and safe to run twice: an exception here would break `import torch` for the user. It makes the process one that a recording can
-find, and claims the device name only where RAL_ENABLE=1 says so, because torch.accelerator prefers PrivateUse1 to CUDA from then on.
+It must be quick, silent and safe to run twice: an exception here would break `import torch` for the user. It makes
+the process one that a recording can
+find, and claims the device name only where RAL_ENABLE=1 says so, because torch.accelerator prefers PrivateUse1 to
+CUDA from then on.
 """
 
 import os

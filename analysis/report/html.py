@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
+
 from ral_trace.analysis.base import Rows
 from ral_trace.analysis.report import charts
 from ral_trace.analysis.report.sections import (

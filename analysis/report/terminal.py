@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from ral_trace.analysis.base import Rows
-from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, leak_sentence, ledger_line
-from ral_trace.analysis.units import duration, human, plain
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
+
+from ral_trace.analysis.base import Rows
+from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, leak_sentence, ledger_line
+from ral_trace.analysis.units import duration, human, plain
 
 HOTTEST = 10
 TEXT_AT_LEAST = 18

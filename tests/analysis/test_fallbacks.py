@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from ral_trace.analysis.fallbacks import fallbacks
 
+from ral_trace.analysis.fallbacks import fallbacks
 from tests.analysis.cases import Case, fallback
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ral_trace.analysis.hotspots import hotspots, kernels, self_times
 from ral_trace.tracer.errors import UsageError
-
 from tests.analysis.cases import INVALID, Case, fallback
 
 

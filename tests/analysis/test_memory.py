@@ -4,8 +4,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ral_trace.analysis.memory import growth, lifetimes, memory_curve, memory_peak, peak_holders
 
+from ral_trace.analysis.memory import growth, lifetimes, memory_curve, memory_peak, peak_holders
 from tests.analysis.cases import T0, Case
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.cells import cell_len
+from rich.console import Console
+
 from ral_trace.analysis import ANALYSES
 from ral_trace.analysis.base import UNITS
 from ral_trace.analysis.command import html_path, report
@@ -15,9 +18,6 @@ from ral_trace.analysis.report import json as report_json
 from ral_trace.analysis.report.sections import SHOWN, Report, collect
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.trace import open_trace
-from rich.cells import cell_len
-from rich.console import Console
-
 from tests.analysis.cases import Case, hostile
 from tests.synthetic import training
 

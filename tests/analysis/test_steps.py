@@ -1,7 +1,6 @@
 from pathlib import Path
 
 from ral_trace.analysis.steps import steps
-
 from tests.analysis.cases import T0, Case
 
 

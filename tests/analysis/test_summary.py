@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from ral_trace.analysis.summary import devices, ledger, quality, summary
 
+from ral_trace.analysis.summary import devices, ledger, quality, summary
 from tests.analysis.cases import INVALID, Case
 
 

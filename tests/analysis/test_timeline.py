@@ -4,8 +4,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ral_trace.analysis.timeline import timeline
 
+from ral_trace.analysis.timeline import timeline
 from tests.analysis.cases import INVALID, T0, Case
 
 

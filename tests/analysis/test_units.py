@@ -1,4 +1,5 @@
 import pytest
+
 from ral_trace.analysis.units import UNKNOWN, human, plain
 
 

@@ -1,4 +1,7 @@
-"""A real Chromium for the browser tests, one for the whole run. Without one they are skipped, and with CI=true they fail."""
+"""A real Chromium for the browser tests, one for the whole run.
+
+Without one they are skipped, and with CI=true they fail.
+"""
 
 import os
 import shutil

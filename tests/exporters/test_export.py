@@ -10,7 +10,6 @@ from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import Window, export, exporter_for, own_json, parquet, perfetto
 from ral_trace.tracer.schema import TABLES
 from ral_trace.tracer.trace import open_trace
-
 from tests.awkward import awkward
 from tests.synthetic import training
 

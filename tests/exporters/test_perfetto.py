@@ -10,7 +10,6 @@ from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder
 from ral_trace.tracer.trace import Trace, open_trace
-
 from tests.awkward import HUGE, awkward
 from tests.exporters.replay import Replay, replay
 from tests.synthetic import training

@@ -6,9 +6,9 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters.drawn import SHAPE_OPEN, SHAPE_POINT, SHAPE_SLICE
-
 from tests.exporters.replay import replay
 
 MAX_NS = 2**63 - 1

@@ -17,7 +17,6 @@ from ral_trace.tracer.importers import import_files, own_json
 from ral_trace.tracer.schema import TABLES
 from ral_trace.tracer.store import TraceBuilder
 from ral_trace.tracer.trace import Trace, open_trace
-
 from tests.awkward import awkward
 from tests.synthetic import training
 
