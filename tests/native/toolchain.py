@@ -8,19 +8,34 @@ NATIVE = Path(__file__).resolve().parents[2] / "tracer" / "native"
 
 
 def record_path_sources() -> list[Path]:
-    """The sources that need neither Python nor torch: all but bindings, the torch hooks' folder, and the exporter's encoder."""
+    """The sources that need neither Python nor torch: all but bindings, the torch hooks' folder, and the
+    exporter's encoder.
+    """
     sources = [path for path in sorted(NATIVE.glob("*.cpp")) if not path.stem.startswith("perfetto")]
     return [path for path in sources if "pybind11" not in path.read_text()]
 
 
 def build(output: Path, units: Mapping[str, Sequence[Path]], flags: Sequence[str]) -> Path:
-    """Compiles each unit, which is several sources in one go because most of the time is spent in headers, side by side, and links them."""
+    """Compiles each unit, which is several sources in one go because most of the time is spent in headers, side by
+    side, and links them.
+    """
     compilers = []
     for name, sources in units.items():
         unit = output.with_name(f"{name}.cpp")
         unit.write_text("".join(f'#include "{source}"\n' for source in sources))
         warnings = ["-Wall", "-Wextra", "-Werror"]
-        command = ["g++", "-std=c++17", "-pthread", *warnings, f"-I{NATIVE}", *flags, "-c", str(unit), "-o", f"{unit}.o"]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-pthread",
+            *warnings,
+            f"-I{NATIVE}",
+            *flags,
+            "-c",
+            str(unit),
+            "-o",
+            f"{unit}.o",
+        ]
         compilers.append(subprocess.Popen(command))
     failed = [compiler.args for compiler in compilers if compiler.wait() != 0]
     assert not failed, failed

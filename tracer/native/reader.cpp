@@ -23,12 +23,27 @@ bool is_known(Kind kind) {
   return value < kKindNames.size() || kind == Kind::kDevice || kind == Kind::kStream;
 }
 
+// The arguments that become indices or signed columns.
+bool fits(const Record& record) {
+  switch (record.kind) {
+    case Kind::kTransfer:
+      return record.arg1 < kDirectionNames.size();
+    case Kind::kAlloc:
+    case Kind::kFree:
+    case Kind::kRegion:
+      return record.arg1 <= INT64_MAX;
+    case Kind::kStream:
+      return record.bytes <= INT32_MAX;
+    default:
+      return true;
+  }
+}
+
 // What every later stage counts on: indices into tables, and numbers that fit the trace's columns.
 bool is_sound(const Record& record, const TickRange& possible) {
   return is_known(record.kind) && record.name < kMaxNames && record.end_ticks >= record.start_ticks &&
          record.start_ticks >= possible.first && record.end_ticks <= possible.last && record.correlation <= INT64_MAX &&
-         record.bytes >= -1 && record.device >= kNoDevice &&
-         (record.kind != Kind::kTransfer || record.arg1 < kDirectionNames.size());
+         record.bytes >= -1 && record.device >= kNoDevice && fits(record);
 }
 
 std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }

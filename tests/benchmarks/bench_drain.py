@@ -1,0 +1,54 @@
+"""From rings to DuckDB: how many events one collector takes in a second.
+
+    python -m tests.benchmarks.bench_drain
+
+Drain, Arrow stream and insert, as `recording.py` does them; writing the rings is not counted.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+
+from ral_trace.tracer import _native, live
+from tests.benchmarks import bench_record
+
+MILLION_A_SECOND = 3.0
+BATCHES = 4
+ROUNDS = 9
+
+
+def one_round(sites: object, api: int, reader: _native.ProcessReader) -> float:
+    """Seconds from full rings to a table, an event."""
+    first = _native.ClockSample.now()
+    batch, spent, rows = _native.Batch(), 0.0, 0
+    with duckdb.connect() as connection:
+        live.prepare(connection)
+        for _ in range(BATCHES):
+            for _ in range(4):  # a batch of about 200,000, as the collector has it
+                sites.instant_ns(api, bench_record.EVENTS)  # type: ignore[attr-defined]
+                begin = time.perf_counter()
+                rows += reader.drain(0, _native.Calibration(first, _native.ClockSample.now()), batch)
+                spent += time.perf_counter() - begin
+            begin = time.perf_counter()
+            live.append(connection, batch)
+            spent += time.perf_counter() - begin
+        assert connection.execute("SELECT count(*) FROM record").fetchone() == (rows,)
+    return spent / rows
+
+
+def main() -> int:
+    """Prints the rate. Returns 1 when it is below the budget."""
+    with tempfile.TemporaryDirectory() as folder, bench_record.recording() as reader:
+        sites = bench_record.load_sites(Path(folder))
+        api = bench_record.writer_api()
+        rate = 1e-6 / statistics.median(one_round(sites, api, reader) for _ in range(ROUNDS))
+    print(f"{rate:.1f} M events/s from rings to DuckDB (budget {MILLION_A_SECOND})")
+    return 0 if rate >= MILLION_A_SECOND else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
