@@ -10,7 +10,7 @@ import duckdb
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import FLAGS
 
-INVALID, BEFORE_TRACE = FLAGS["INVALID"], FLAGS["BEFORE_TRACE"]
+INVALID, UNFINISHED = FLAGS["INVALID"], FLAGS["UNFINISHED"]
 
 MEMORY_CHANGE = """
 CREATE TABLE memory_change (
@@ -34,6 +34,7 @@ def derive(connection: duckdb.DuckDBPyConnection) -> None:
     link_launches(connection)
     pair_regions(connection)
     pair_allocations(connection)
+    warn_of_odd_rows(connection)
 
 
 def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
@@ -207,3 +208,15 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
             FROM paired p JOIN device d ON d.id = p.device
             WHERE {condition} GROUP BY d.process""")
     connection.execute("DROP TABLE paired")
+
+
+def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
+    """Says in `quality` how many rows are kept out of sums, and which one is an example."""
+    for flag, what in [
+        (INVALID, "events with times that cannot be: kept, but out of all sums"),
+        (UNFINISHED, "events whose end was never seen: kept, but out of all sums"),
+    ]:
+        connection.execute(f"""
+            INSERT INTO quality (source, process, what, count, example)
+            SELECT p.source, e.process, '{what}', count(*), min(e.name)
+            FROM event e JOIN process p ON p.id = e.process WHERE (e.flags & {flag}) <> 0 GROUP BY ALL""")

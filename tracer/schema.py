@@ -4,6 +4,7 @@ Times are integer nanoseconds (`*_ns`), sizes integer bytes (`*_bytes`); unknown
 join needs only the id; `correlation` is unique within a process only, so that every join on it carries the process.
 """
 
+import sys
 from dataclasses import dataclass, field
 
 import duckdb
@@ -209,7 +210,7 @@ VIEWS = [
         SELECT *, args->>'routed' AS routed, args->>'reason' AS reason FROM events WHERE kind = 'fallback'"""),
     View("memory_curve", "allocated bytes of a device after each change; blocks from before the recording count from its begin", """
         WITH change AS (
-            SELECT a.device, coalesce(a.alloc_ns, p.started_ns) AS ts_ns, a.size_bytes AS delta FROM allocation a
+            SELECT a.device, coalesce(a.alloc_ns, p.started_ns, a.free_ns) AS ts_ns, a.size_bytes AS delta FROM allocation a
             JOIN device d ON d.id = a.device JOIN process p ON p.id = d.process
             UNION ALL
             SELECT device, free_ns, -size_bytes FROM allocation WHERE free_ns IS NOT NULL),
@@ -217,7 +218,7 @@ VIEWS = [
         SELECT device, ts_ns, (sum(delta) OVER (PARTITION BY device ORDER BY ts_ns))::BIGINT AS allocated_bytes FROM moment"""),
     View("reserved_curve", "bytes in a device's regions after each change", """
         WITH change AS (
-            SELECT r.device, coalesce(r.opened_ns, p.started_ns) AS ts_ns, r.size_bytes AS delta FROM region r
+            SELECT r.device, coalesce(r.opened_ns, p.started_ns, r.closed_ns) AS ts_ns, r.size_bytes AS delta FROM region r
             JOIN device d ON d.id = r.device JOIN process p ON p.id = d.process
             UNION ALL
             SELECT device, closed_ns, -size_bytes FROM region WHERE closed_ns IS NOT NULL),
@@ -238,3 +239,26 @@ def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
         connection.execute(table.ddl(catalog))
     for view in VIEWS:
         connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+
+
+def as_markdown() -> str:
+    """The schema as docs/trace-schema.md; `python -m ral_trace.tracer.schema > docs/trace-schema.md` writes it anew."""
+    lines = [
+        "# The trace file",
+        "",
+        *(__doc__ or "").strip().splitlines()[2:],
+        "",
+        f"Schema version {SCHEMA_VERSION}.",
+        "",
+    ]
+    lines += ["Bits of `event.flags`: " + ", ".join(f"{bit} {name}" for name, bit in FLAGS.items()) + ".", ""]
+    for table in TABLES:
+        lines += [f"## {table.name}", "", f"A row is {table.row}.", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| {name} | {kind.replace('|', ' ')} | {about} |" for name, (kind, about) in table.columns.items()]
+        lines += [""]
+    lines += ["## Views", "", "| view | gives |", "|---|---|", *(f"| {view.name} | {view.about} |" for view in VIEWS)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())
