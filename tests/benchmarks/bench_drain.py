@@ -11,9 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import duckdb
-
 from ral_trace.tracer import _native, live
+from ral_trace.tracer.store import TraceBuilder
 from tests.benchmarks import bench_record
 
 MILLION_A_SECOND = 3.0
@@ -25,7 +24,8 @@ def one_round(sites: object, api: int, reader: _native.ProcessReader) -> float:
     """Seconds from full rings to a table, an event."""
     first = _native.ClockSample.now()
     batch, spent, rows = _native.Batch(), 0.0, 0
-    with duckdb.connect() as connection:
+    with tempfile.TemporaryDirectory() as folder, TraceBuilder(Path(folder) / "unused.duckdb") as builder:
+        connection = builder.connection
         live.prepare(connection)
         for _ in range(BATCHES):
             for _ in range(4):  # a batch of about 200,000, as the collector has it

@@ -15,6 +15,7 @@ import duckdb
 import pytest
 
 from ral_trace.tracer import _native, live
+from ral_trace.tracer.store import TraceBuilder
 
 RING_RECORDS = 1024
 
@@ -23,7 +24,8 @@ import mmap, struct, sys, threading
 from ral_trace.tracer import _native, annotate
 threads, events, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 assert _native.start("", "") is None
-page = mmap.mmap(open(path, "r+b").fileno(), 4096)
+file = open(path, "r+b")
+page = mmap.mmap(file.fileno(), 4096)
 
 def work(number):
     done = 0
@@ -56,7 +58,7 @@ class Session:
 
     def poll(self) -> None:
         known = {reader.pid for reader in self.readers}
-        for folder in self.folder.iterdir():
+        for folder in self.folder.glob("*-*"):
             if int(folder.name.partition("-")[0]) not in known and (found := _native.ProcessReader.open(str(folder))):
                 self.readers.append(found)
         clock = _native.Calibration(self.first, _native.ClockSample.now())
@@ -73,10 +75,10 @@ class Session:
         """How many records of each name DuckDB got."""
         (reader,) = self.readers
         names = dict(reader.names()[0])
-        with duckdb.connect() as connection:
-            live.prepare(connection)
-            live.append(connection, self.batch)
-            counted = connection.execute("SELECT name, count(*) FROM record GROUP BY ALL").fetchall()
+        with TraceBuilder(self.folder / "unused.duckdb") as builder:
+            live.prepare(builder.connection)
+            live.append(builder.connection, self.batch)
+            counted = builder.connection.execute("SELECT name, count(*) FROM record GROUP BY ALL").fetchall()
         return {names[name]: count for name, count in counted}
 
 
@@ -123,6 +125,7 @@ def test_a_killed_program_leaves_all_that_it_counted(root: Path, tmp_path: Path)
     page = tmp_path / "page"
     with start(3, 0, page) as program:
         while min(counts(page, 3)) < 50:
+            assert program.poll() is None
             time.sleep(0.001)
             session.poll()
         program.send_signal(signal.SIGKILL)
@@ -156,6 +159,7 @@ def test_an_ended_recording_gets_nothing_more(root: Path, tmp_path: Path) -> Non
     page = tmp_path / "page"
     with start(1, 0, page) as program:
         while counts(page, 1)[0] < 50:
+            assert program.poll() is None
             session.poll()
             time.sleep(0.001)
         session.sessions.end(session.slot)
@@ -183,23 +187,21 @@ def test_the_arrow_stream_gives_exact_rows_as_often_as_it_is_asked(root: Path, t
         connection.register("batch", batch)
         rows = connection.execute("FROM batch").fetchall()
         assert connection.execute("FROM batch").fetchall() == rows
-        assert connection.execute("SELECT sum(kind), min(process) FROM batch").fetchone() == (
-            100 * _native.KINDS.index("annotation"),
-            0,
-        )
+        kinds = connection.execute("SELECT sum(kind), min(process) FROM batch").fetchall()
+        assert kinds == [(100 * _native.KINDS.index("annotation"), 0)]
         columns = [(column[0], str(column[1])) for column in connection.execute("DESCRIBE batch").fetchall()]
-        live.prepare(connection)
+        connection.execute(live.RECORDS)
         wanted = [(column[0], str(column[1])) for column in connection.execute("DESCRIBE record").fetchall()]
         assert columns == wanted
         batch.clear()
         assert len(batch) == 0
-        assert connection.execute("SELECT count(*) FROM batch").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM batch").fetchall() == [(0,)]
         connection.unregister("batch")
     times = [row[3] for row in rows]
     assert times == sorted(times)
     assert all(row[4] >= 0 for row in rows)
     assert abs(times[0] - time.time_ns()) < 3600 * 10**9
-    assert {row[1] for row in rows} == {dict.fromkeys(row[1] for row in rows).popitem()[0]}
+    assert len({row[1] for row in rows}) == 1
 
 
 def test_a_stream_outlives_its_batch(root: Path, tmp_path: Path) -> None:
