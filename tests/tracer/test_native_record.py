@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -89,9 +90,14 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-def start(threads: int, events: int, page: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def start(threads: int, events: int, page: Path) -> Iterator[subprocess.Popen[bytes]]:
     page.write_bytes(b"\0" * 4096)
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(threads), str(events), str(page)])
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(threads), str(events), str(page)]) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def counts(page: Path, threads: int) -> list[int]:
@@ -158,7 +164,7 @@ def test_an_ended_recording_gets_nothing_more(root: Path, tmp_path: Path) -> Non
     session = Session(root)
     page = tmp_path / "page"
     with start(1, 0, page) as program:
-        while counts(page, 1)[0] < 50:
+        while not session.readers or counts(page, 1)[0] < 50:
             assert program.poll() is None
             session.poll()
             time.sleep(0.001)
