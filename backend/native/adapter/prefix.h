@@ -1,5 +1,5 @@
-// Compiled once, before every file of the adapter: what most of them include anyway. Only for the time that it saves; each file
-// still includes what it uses.
+// Compiled once, before every file of the adapter: what most of them include anyway. Only for the time that it saves;
+// each file still includes what it uses.
 #ifndef RAL_ADAPTER_PREFIX_H  // not #pragma once: here the header is a file of its own
 #define RAL_ADAPTER_PREFIX_H
 

@@ -1,6 +1,7 @@
 // A vendor's kernel: the call translated to the plain C of kernel_abi.h.
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "alias.h"
@@ -157,6 +158,25 @@ bool same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
+// Steps of growing size, each beyond what the smaller ones reach: no element is met twice.
+bool overlaps_itself(const at::Tensor& tensor) {
+  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 8> steps;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) {
+      steps.emplace_back(tensor.stride(d), tensor.size(d));
+    }
+  }
+  std::sort(steps.begin(), steps.end());
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : steps) {
+    if (stride <= reach) {
+      return true;
+    }
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
 // Kernels may take it that an output shares memory with an input only as a whole, and never with itself.
 bool overlaps(const Operator& op, const std::vector<at::Tensor>& outputs, const Stack& stack) {
   const std::size_t first = stack.size() - op.argument_count();
@@ -164,7 +184,7 @@ bool overlaps(const Operator& op, const std::vector<at::Tensor>& outputs, const 
     if (!output.defined() || output.numel() == 0) {
       continue;
     }
-    if (!output.is_contiguous() && at::has_internal_overlap(output) != at::MemOverlap::No) {
+    if (!output.is_contiguous() && overlaps_itself(output)) {
       return true;
     }
     bool partly = false;
@@ -199,6 +219,9 @@ std::optional<std::vector<at::Tensor>> outputs_of(const Operator& op, Device& de
       return std::nullopt;
     }
     outputs.push_back(value.toTensor());
+  }
+  if (outputs[0].numel() == 0 && has_empty_output(op.name().text())) {
+    outputs[0].resize_(stack[first].toTensor().sizes());
   }
   if (overlaps(op, outputs, stack)) {
     *reason = "layout: an output overlaps itself or part of an input";

@@ -156,8 +156,8 @@ void Device::synchronize() {
 }
 
 void Device::describe(std::uint32_t sessions) {
-  const std::string json =
-      R"({"type":"ral","vendor":)" + json_text(info_.vendor.name) + R"(,"name":)" + json_text(info_.vendor.device_name) + "}";
+  const std::string json = R"({"type":"ral","vendor":)" + json_text(info_.vendor.name) + R"(,"name":)" +
+                           json_text(info_.vendor.device_name) + "}";
   trace::Record record = trace::make_record(trace::Kind::kDevice, events::intern(json), index());
   record.bytes = static_cast<std::int64_t>(info_.vendor.memory_bytes);
   record.start_ticks = record.end_ticks = events::now();

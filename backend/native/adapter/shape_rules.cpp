@@ -113,7 +113,7 @@ const std::unordered_map<std::string, Rule>& rules() {
 
 }  // namespace
 
-bool has_shape_rule(const std::string& op) { return rules().count(op) != 0; }
+bool has_empty_output(const std::string& op) { return op == "aten::abs.out"; }
 
 std::optional<Outputs> make_outputs(const std::string& op, Device& device, const Stack& stack,
                                     std::size_t argument_count) {

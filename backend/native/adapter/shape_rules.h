@@ -15,6 +15,7 @@ namespace ral {
 // the rule does not cover these arguments.
 std::optional<std::vector<at::Tensor>> make_outputs(const std::string& op, Device& device, const Stack& stack,
                                                     std::size_t argument_count);
-bool has_shape_rule(const std::string& op);
+// An out= variant to which torch hands an output that is still empty, though its shape is that of the first argument.
+bool has_empty_output(const std::string& op);
 
 }  // namespace ral

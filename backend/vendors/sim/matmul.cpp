@@ -144,7 +144,7 @@ int product(const ral_call* call, const ral_tensor& a, const ral_tensor& b, cons
                     (rank == 2 || (a.sizes[0] == b.sizes[0] && out.sizes[0] == a.sizes[0])) &&
                     a.sizes[rank - 1] == b.sizes[rank - 2] && out.sizes[rank - 2] == a.sizes[rank - 2] &&
                     out.sizes[rank - 1] == b.sizes[rank - 1];
-  if (!fits || out.data == a.data || out.data == b.data) {
+  if (!fits || (numel(out) != 0 && (out.data == a.data || out.data == b.data))) {
     return decline(call, "shapes that do not fit, or an output that is also an operand");
   }
   if (!begin(out, start, beta)) {
