@@ -159,10 +159,13 @@ std::size_t ProcessReader::drain(std::int32_t process, const Calibration& clock,
   refresh();
   const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
   for (; next_ring_ < made; ++next_ring_) {
-    // One that cannot be opened is damaged: a ring is whole before it is counted.
-    if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(next_ring_)); ring != nullptr) {
+    const std::string path = folder_ + "/ring-" + std::to_string(next_ring_);
+    if (auto ring = RingReader::open(path); ring != nullptr) {
       rings_.push_back(std::move(ring));
+    } else if (::access(path.c_str(), F_OK) != 0) {
+      break;  // the header counts rings that are not there: do not look for all of them
     }
+    // Else it is damaged, and left alone: a ring is whole before it is counted.
   }
   std::size_t read = 0;
   for (const auto& ring : rings_) {
