@@ -20,7 +20,9 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 TORCH_VERSION = "2.13"
-CFLAGS = ["-O3", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+GLUE = ("/module.cpp", "_bindings.cpp")
+"""Bindings to Python: called seldom, slow to optimise. Not with a prefix header, which wants the same flags."""
+CFLAGS = ["-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # The folders are subpackages of one namespace: `backend` or `dashboard` at the top of a user's sys.path would collide
 # with the user's own.
 FOLDERS = ["analysis", "backend", "dashboard", "samples", "tracer"]
@@ -59,7 +61,7 @@ def torch_free() -> list[Library]:
         Library(
             "ral_trace.backend.vendors.sim.libral_sim",
             glob("backend/vendors/sim/*.cpp"),
-            ["-std=c++17", f"-I{ROOT}/backend/native/core"],
+            ["-O3", "-std=c++17", f"-I{ROOT}/backend/native/core"],
             plain=True,
         ),
     ]
@@ -127,7 +129,10 @@ class BuildNative(build_ext):
         for library in LIBRARIES:
             output = Path(self.get_ext_fullpath(library.name))
             output.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(objects / self.get_ext_filename(library.name), output)
+            # By another name first: a program that has the old one mapped must not see it change.
+            fresh = output.with_name(f".{output.name}.new")
+            shutil.copy(objects / self.get_ext_filename(library.name), fresh)
+            fresh.replace(output)
 
     def _rules(self, objects: Path) -> "list[str]":
         escaped = {"$": "$$", " ": "$ ", ":": "$:"}
@@ -156,7 +161,9 @@ class BuildNative(build_ext):
                 lines += [
                     f"build {target}: cxx {str(ROOT / source).translate(str.maketrans(escaped))}"
                     + (f" | {header}.gch" if prefixed else ""),
-                    f"  flags = {flags}" + (f" -include {header}" if prefixed else ""),
+                    f"  flags = {flags}"
+                    + (f" -include {header}" if prefixed else "")
+                    + (" -O1" if source.endswith(GLUE) and not prefixed else ""),
                 ]
                 compiled.append(target)
             lines += [

@@ -1,6 +1,7 @@
 """Runs mypy on the package under the names that users import.
 
-An editable install maps those names with an import hook, which mypy does not follow; a folder of links gives it the same names.
+An editable install maps those names with an import hook, which mypy does not follow; a folder of links gives it the
+same names.
 """
 
 import os

@@ -94,8 +94,8 @@ def _devices(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"""
         INSERT INTO device
         SELECT row_number() OVER (ORDER BY used.process, used.device) - 1, used.process,
-               coalesce(fact.text::JSON->>'type', 'ral'), used.device,
-               fact.text::JSON->>'vendor', fact.text::JSON->>'name', fact.number
+               coalesce(try_cast(fact.text AS JSON)->>'type', 'ral'), used.device,
+               try_cast(fact.text AS JSON)->>'vendor', try_cast(fact.text AS JSON)->>'name', fact.number
         FROM (SELECT DISTINCT process, device FROM record WHERE device >= 0) used
         LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device
              AND fact.kind = {_native.KIND_DEVICE}""")

@@ -151,7 +151,9 @@ class Recording:
             time.sleep(0.002)
         while not self._clock_ready():
             time.sleep(0.005)
-        self._discover()
+        # Twice: the first takes what is there, the second what a thread in the middle of an event committed meanwhile.
+        self.poll()
+        time.sleep(0.002)
         self.poll()
         self._store_batch()
         self._last_sample = _native.ClockSample.now()

@@ -3,9 +3,11 @@
 //
 //   <rendezvous>/page                                one Page: who records what
 //   <rendezvous>/names-<pid>-<started>               one NameTable, linked into every session that records the process
-//   <rendezvous>/<session>/<pid>-<started>/process   one ProcessHeader; after an exec the folder of the same process
-//   ends in .1, .2, ... <rendezvous>/<session>/<pid>-<started>/names     the same inode as above, so that it survives
-//   its writer <rendezvous>/<session>/<pid>-<started>/ring-<n>  one RingHeader and its records; one thread writes it
+//   <rendezvous>/<session>/<pid>-<started>/process   one ProcessHeader
+//   <rendezvous>/<session>/<pid>-<started>/names     the same inode as above, so that it survives its writer
+//   <rendezvous>/<session>/<pid>-<started>/ring-<n>  one RingHeader and its records; one thread writes it
+//
+// After an exec the folder of the same process ends in .1, .2, ...
 #pragma once
 
 #include <array>

@@ -30,7 +30,8 @@ std::unique_ptr<ColumnStream> take_stream(const py::object& source) {
 }
 
 // The encoder works without the GIL and takes it for each chunk that it hands over.
-std::unique_ptr<Encoder> make_encoder(py::function sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes) {
+std::unique_ptr<Encoder> make_encoder(py::function sink, bool unix_epoch, std::size_t chunk_bytes,
+                                      std::size_t intern_bytes) {
   const auto hand_over = [sink = std::move(sink)](std::string_view chunk) {
     const py::gil_scoped_acquire gil;
     sink(py::bytes(chunk.data(), chunk.size()));
@@ -54,14 +55,16 @@ void encode_counters(Encoder& encoder, const py::object& rows) {
 // The lanes of several tracks, for writers of other formats than Perfetto's own.
 class TrackLanes {
  public:
-  Array<std::int64_t> place(const Array<std::int64_t>& track, const Array<std::int64_t>& start_ns, const Array<std::int64_t>& end_ns) {
+  Array<std::int64_t> place(const Array<std::int64_t>& track, const Array<std::int64_t>& start_ns,
+                            const Array<std::int64_t>& end_ns) {
     const auto rows = track.size();
     if (start_ns.size() != rows || end_ns.size() != rows) {
       throw py::value_error("place: all columns must have the same length");
     }
     Array<std::int64_t> lanes(rows);
     for (py::ssize_t row = 0; row < rows; ++row) {
-      lanes.mutable_data()[row] = static_cast<std::int64_t>(tracks_[track.data()[row]].place(start_ns.data()[row], end_ns.data()[row]));
+      lanes.mutable_data()[row] =
+          static_cast<std::int64_t>(tracks_[track.data()[row]].place(start_ns.data()[row], end_ns.data()[row]));
     }
     return lanes;
   }
@@ -74,9 +77,10 @@ class TrackLanes {
 
 void bind_perfetto(py::module_& module) {
   py::class_<Encoder>(module, "PerfettoEncoder")
-      .def(py::init(&make_encoder), py::arg("sink"), py::kw_only(), py::arg("unix_epoch"), py::arg("chunk_bytes") = 1 << 20,
-           py::arg("intern_bytes") = 16 << 20)
-      .def("add_process", &Encoder::add_process, py::arg("key"), py::arg("pid"), py::arg("name"), py::arg("command_line"), py::arg("labels"))
+      .def(py::init(&make_encoder), py::arg("sink"), py::kw_only(), py::arg("unix_epoch"),
+           py::arg("chunk_bytes") = 1 << 20, py::arg("intern_bytes") = 16 << 20)
+      .def("add_process", &Encoder::add_process, py::arg("key"), py::arg("pid"), py::arg("name"),
+           py::arg("command_line"), py::arg("labels"))
       .def("add_thread", &Encoder::add_thread, py::arg("key"), py::arg("pid"), py::arg("tid"), py::arg("name"))
       .def("add_track", &Encoder::add_track, py::arg("key"), py::arg("parent"), py::arg("name"), py::arg("rank"))
       .def("add_counter", &Encoder::add_counter, py::arg("key"), py::arg("parent"), py::arg("name"), py::arg("unit"))

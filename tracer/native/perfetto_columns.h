@@ -69,7 +69,9 @@ class Column {
     return valid_ != nullptr && ((valid_[bit / 8] >> (bit % 8)) & 1) == 0;
   }
 
-  std::int64_t integer(std::size_t row) const noexcept { return static_cast<const std::int64_t*>(values_)[row + offset_]; }
+  std::int64_t integer(std::size_t row) const noexcept {
+    return static_cast<const std::int64_t*>(values_)[row + offset_];
+  }
 
   double real(std::size_t row) const noexcept { return static_cast<const double*>(values_)[row + offset_]; }
 

@@ -86,7 +86,8 @@ class Encoder::ArrowCursor {
   std::size_t row_ = 0, count_ = 0;
   bool done_ = false;
   std::uint64_t given_ = 0;
-  std::unordered_map<std::int64_t, std::uint64_t> open_;  // the caller's number of an arrow whose second end is to come: its number here
+  std::unordered_map<std::int64_t, std::uint64_t>
+      open_;  // the caller's number of an arrow whose second end is to come: its number here
 };
 
 Encoder::Encoder(Sink sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes)
@@ -250,7 +251,8 @@ void Encoder::slices(ColumnStream& rows, ColumnStream& arrows) {
 }
 
 //   TrackEvent { type, track, category, name, flows that begin or go on here, flows that end here, debug annotations }
-void Encoder::write_slice(const ColumnStream& rows, const std::vector<Column>& columns, std::size_t row, ArrowCursor& arrows) {
+void Encoder::write_slice(const ColumnStream& rows, const std::vector<Column>& columns, std::size_t row,
+                          ArrowCursor& arrows) {
   const std::int64_t start = columns[kStart].integer(row);
   const std::int64_t shape = columns[kShape].integer(row);
   write_ends_until(start);
@@ -271,7 +273,8 @@ void Encoder::write_slice(const ColumnStream& rows, const std::vector<Column>& c
   event_.clear();
   event_.varint(field::kEventType, shape == kPoint ? kInstant : kSliceBegin);
   event_.varint(field::kEventTrackUuid, uuid);
-  event_.varint(field::kEventCategoryIids, intern(categories_, field::kInternedCategories, columns[kCategory].text(row)));
+  event_.varint(field::kEventCategoryIids,
+                intern(categories_, field::kInternedCategories, columns[kCategory].text(row)));
   event_.varint(field::kEventNameIid, intern(names_, field::kInternedEventNames, columns[kName].text(row)));
   while (const auto tip = arrows.next(columns[kId].integer(row))) {
     event_.fixed64(tip->second ? field::kEventTerminatingFlowIds : field::kEventFlowIds, tip->number);
@@ -292,7 +295,8 @@ void Encoder::annotate(const ColumnStream& rows, const std::vector<Column>& colu
       continue;
     }
     scratch_.clear();
-    scratch_.varint(field::kAnnotationNameIid, intern(annotation_names_, field::kInternedAnnotationNames, rows.name(column)));
+    scratch_.varint(field::kAnnotationNameIid,
+                    intern(annotation_names_, field::kInternedAnnotationNames, rows.name(column)));
     switch (rows.type(column)) {
       case kInteger:
         scratch_.integer(field::kAnnotationIntValue, columns[column].integer(row));
@@ -303,7 +307,8 @@ void Encoder::annotate(const ColumnStream& rows, const std::vector<Column>& colu
         break;
       }
       default:
-        throw std::runtime_error("column " + std::string(rows.name(column)) + ": an annotation is a BIGINT or a VARCHAR");
+        throw std::runtime_error("column " + std::string(rows.name(column)) +
+                                 ": an annotation is a BIGINT or a VARCHAR");
     }
     event_.message(field::kEventDebugAnnotations, scratch_);
   }

@@ -51,7 +51,8 @@ class Encoder {
   Encoder(Sink sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes);
 
   // A group of the viewer, with the process id where it has one that the format can say (32 bits, unique in the trace).
-  void add_process(TrackKey key, std::int32_t pid, std::string_view name, std::string_view command_line, const std::vector<std::string>& labels);
+  void add_process(TrackKey key, std::int32_t pid, std::string_view name, std::string_view command_line,
+                   const std::vector<std::string>& labels);
   void add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name);
   // A plain track; kNoParent as `parent`: at the top. Tracks of one parent are shown by `rank`.
   void add_track(TrackKey key, TrackKey parent, std::string_view name, std::int32_t rank);

@@ -65,18 +65,21 @@ inline constexpr std::int8_t kNoDevice = -1;
 // Draw:      0        8        16       24       32       40       48   52   56  60 61 62 63
 //            | start  | end    | corr   | bytes  | arg0   | arg1   |seq |name|tid|k |d |s |f |
 //
-// kind      | name                     | bytes           | arg0                     | arg1
-// op        | aten::add.Tensor         | -1              | sequence nr or 0         | 0
-// launch    | op that the user called  | -1              | name id: op at the router| name id: route (native, host,
-// cpu) kernel    | op that the user called  | bytes touched,-1| name id: kernel          | name id: vendor transfer  |
-// op that the user called  | bytes moved     | the other device, or -1  | Direction fallback  | op that the user called
-// | bytes copied    | name id: op at the router| name id: chain of reasons sync      | what was called          | -1 |
-// name id: what it waited for, or 0 | 0 alloc     | op that allocated, or 0  | block size      | address | bytes asked
-// for free      | 0                        | block size      | address                  | number of uses region    | 0
-// | size            | address                  | handle error     | message                  | bytes asked, -1 | 0 | 0
-// device    | JSON: type, vendor, name | memory          | 0                        | 0
-// stream    | pipeline                 | priority        | 0                        | 0
+// kind     | name                   | bytes           | arg0                    | arg1
+// op       | aten::add.Tensor       | -1              | sequence nr or 0        | 0
+// launch   | op that the user called| -1              | name: op at the router  | name: route (native, cpu, copy)
+// kernel   | op that the user called| bytes touched,-1| name: kernel            | name: vendor
+// transfer | op that the user called| bytes moved     | the other device, or -1 | Direction
+// fallback | op that the user called| bytes copied    | name: op at the router  | name: chain of reasons
+// sync     | what was called        | -1              | name: what it waited for| 0
+// alloc    | op that allocated, or 0| block size      | address                 | bytes asked for
+// free     | 0                      | block size      | address                 | number of uses
+// region   | 0                      | size            | address                 | handle
+// error    | message                | bytes asked, -1 | 0                       | 0
+// device   | JSON: type, vendor,name| memory          | 0                       | 0
+// stream   | pipeline               | priority        | 0                       | 0
 //
+// "name" in a column is a name id; 0 where there is none.
 // Device rows (kernel, transfer) carry device and stream and no thread; tid is kept for the ledger only.
 struct Record {
   std::uint64_t start_ticks;

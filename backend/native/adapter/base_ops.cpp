@@ -136,7 +136,7 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, std::int64_
   at::native::checkSetStorage(self, std::move(source), offset, size, stride, /*check_offset_in_bounds=*/false);
   at::DimVector contiguous;
   if (stride.data() == nullptr) {
-    contiguous = at::DimVector(size.size(), 1);
+    contiguous.assign(size.size(), 1);
     for (std::size_t i = size.size(); i-- > 1;) {
       contiguous[i - 1] = contiguous[i] * std::max<std::int64_t>(size[i], 1);
     }
