@@ -62,7 +62,7 @@ lint: $(STAMPS)/tests  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.installed_mypy $(MODULES)
-	$(BIN)/clang-format --dry-run --Werror $(CLANG_FORMATTED)
+	@$(BIN)/clang-format --dry-run --Werror $(CLANG_FORMATTED)
 
 format: $(STAMPS)/tests  ## format everything
 	$(BIN)/ruff format .
