@@ -1,4 +1,4 @@
-"""A training loop that leaks: it keeps each step's loss as a tensor with its graph, and some activations "for later".
+"""A training loop that leaks: it keeps each step's prediction "for a plot later", on the device and with its graph.
 
 ral-trace -- python -m ral_trace.samples.leaky
 ral-trace --report          # the memory section names what grows from step to step
@@ -22,15 +22,16 @@ def train(steps: int, width: int = 64, batch: int = 32) -> int:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to("ral:1")
     optimizer = torch.optim.AdamW(model.parameters())
-    history = []
+    predictions = []
     for _ in range(steps):
         data = torch.randn(batch, width).to("ral:1")
-        loss = functional.mse_loss(model(data), data)
+        prediction = model(data)
+        loss = functional.mse_loss(prediction, data)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        # The leak: the tensor holds the whole graph of its step. `loss.item()` would not.
-        history.append(loss + 0)
+        # The leak. `prediction.detach().cpu()` would not hold device memory.
+        predictions.append(prediction)
         step()
     return torch.accelerator.memory_allocated("ral:1")
 

@@ -92,7 +92,7 @@ def test_native_calls(one_of_each: Trace) -> None:
         assert kernel["ts_ns"] + kernel["dur_ns"] <= launch["ts_ns"] + launch["dur_ns"]
     assert [row["args"] for row in events(one_of_each, "kernel", "e.name = 'aten::add.Tensor'")] == [
         {"kernel": "ral_sim_add", "vendor": "sim"},
-        {"kernel": "aten::cpu", "vendor": "host"},
+        {"kernel": "aten::add.Tensor", "vendor": "host"},
     ]
 
 

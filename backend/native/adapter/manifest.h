@@ -30,10 +30,10 @@ struct KernelSpec {
 
 class Kernel {
  public:
-  explicit Kernel(KernelSpec spec)
-      : spec_(std::move(spec)), name_(spec_.library.empty() ? "aten::cpu" : spec_.symbol) {}
+  explicit Kernel(KernelSpec spec) : spec_(std::move(spec)), name_(spec_.symbol) {}
 
   const KernelSpec& spec() const { return spec_; }
+  // Of a vendor's function; one of ATen goes by the name of its operator.
   const events::Name& name() const { return name_; }
   bool is_aten() const { return spec_.library.empty(); }
   // Opens the library at the first call. Throws std::runtime_error naming file and symbol.

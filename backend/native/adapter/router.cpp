@@ -375,7 +375,7 @@ void route_call(Operator& op, Stack& stack) {
   }
   launch.set_route(route_native());
   if (decision.kernel->is_aten()) {
-    run_in_place(op, device, *decision.kernel, stack, launch);
+    run_in_place(op, device, stack, launch);
     return;
   }
   std::string reason;

@@ -143,7 +143,7 @@ enum class NativeResult { kDone, kDeclined };
 // The three ways. Each leaves the results on the stack in place of the arguments (unless a kernel declines: then as it
 // was).
 void run_view(const Operator& op, Device& device, Stack& stack);
-void run_in_place(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch);
+void run_in_place(const Operator& op, Device& device, Stack& stack, const events::Launch& launch);
 NativeResult run_native(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch,
                         std::string* reason);
 void run_on_cpu(const Operator& op, Device& device, Stack& stack, const events::Launch& launch,

@@ -70,7 +70,7 @@ void run_view(const Operator& op, Device& device, Stack& stack) {
   });
 }
 
-void run_in_place(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch) {
+void run_in_place(const Operator& op, Device& device, Stack& stack, const events::Launch& launch) {
   Stack arguments = take_arguments(op, stack);
   Aliases aliases(device);
   Stack call = aliased(op, device, aliases, arguments);
@@ -81,7 +81,7 @@ void run_in_place(const Operator& op, Device& device, Kernel& kernel, Stack& sta
     const std::uint64_t start = launch.active() ? events::now() : 0;
     op.cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
     if (launch.active()) {
-      launch.work(trace::Kind::kKernel, start, events::now(), -1, kernel.name().id(), device.vendor_name().id());
+      launch.work(trace::Kind::kKernel, start, events::now(), -1, op.name().id(), device.vendor_name().id());
     }
   });
   if (writes) {
