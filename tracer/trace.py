@@ -5,6 +5,7 @@ file is attached read-only to an
 in-memory database that may touch no other file, and that cannot be talked out of it.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,14 +36,13 @@ class Trace:
         self.export_folder = Path(self._spill.name) / "export"
         self.export_folder.mkdir(mode=0o700)
         self.connection = duckdb.connect(":memory:")
-        try:
+        with contextlib.ExitStack() as unless_opened:
+            unless_opened.callback(self.close)
             self._attach(path, "trace", self.path)
             if other is not None:
                 self._attach(other, OTHER, other)
             self._lock()
-        except BaseException:
-            self.close()
-            raise
+            unless_opened.pop_all()
 
     def _attach(self, path: Path, catalog: str, name: Path) -> None:
         try:

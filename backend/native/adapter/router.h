@@ -134,6 +134,25 @@ void for_each_tensor(const ArgSpec& spec, const c10::IValue& value, Visitor&& vi
   }
 }
 
+// Calls `visit(original, changed)` for each tensor that the operator writes: as the program gave it, and as the call that
+// ran in its place has left it. Only those on our devices.
+template <typename Visitor>
+void for_each_written(const Operator& op, const Stack& arguments, const Stack& call, Visitor&& visit) {
+  for (const ArgSpec& spec : op.arguments()) {
+    if (!spec.written) {
+      continue;
+    }
+    std::vector<at::Tensor> originals;
+    for_each_tensor(spec, arguments[spec.position], [&](const at::Tensor& tensor) { originals.push_back(tensor); });
+    std::size_t next = 0;
+    for_each_tensor(spec, call[spec.position], [&](const at::Tensor& changed) {
+      if (const at::Tensor& original = originals[next++]; original.device().type() == kRal) {
+        visit(original, changed);
+      }
+    });
+  }
+}
+
 // The argument with each defined tensor replaced by `change(tensor)`.
 c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value,
                          const std::function<at::Tensor(const at::Tensor&)>& change);

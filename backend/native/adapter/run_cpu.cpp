@@ -117,23 +117,6 @@ Stack host_arguments(const Operator& op, Device& device, HostCopies& copies, con
   return call;
 }
 
-void write_back_all(const Operator& op, HostCopies& copies, const Stack& arguments, const Stack& call) {
-  for (const ArgSpec& spec : op.arguments()) {
-    if (!spec.written) {
-      continue;
-    }
-    std::vector<at::Tensor> originals;
-    for_each_tensor(spec, arguments[spec.position], [&](const at::Tensor& tensor) { originals.push_back(tensor); });
-    std::size_t next = 0;
-    for_each_tensor(spec, call[spec.position], [&](const at::Tensor& host) {
-      const at::Tensor& original = originals[next++];
-      if (original.device().type() == kRal) {
-        copies.write_back(original, host);
-      }
-    });
-  }
-}
-
 }  // namespace
 
 void run_on_cpu(const Operator& op, Device& device, Stack& stack, const events::Launch& launch,
@@ -146,7 +129,8 @@ void run_on_cpu(const Operator& op, Device& device, Stack& stack, const events::
   Stack call = host_arguments(op, device, copies, arguments);
   Stack kept = call;  // the call takes its arguments off its stack
   op.cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
-  write_back_all(op, copies, arguments, kept);
+  for_each_written(op, arguments, kept,
+                   [&](const at::Tensor& original, const at::Tensor& host) { copies.write_back(original, host); });
   put_results(op, stack, std::move(arguments), std::move(call),
               [&](const at::Tensor& result) { return copies.to_device(result); });
   if (launch.active()) {

@@ -39,23 +39,6 @@ Stack aliased(const Operator& op, Device& device, Aliases& aliases, const Stack&
   return call;
 }
 
-void follow_written(const Operator& op, Aliases& aliases, const Stack& arguments, const Stack& call) {
-  for (const ArgSpec& spec : op.arguments()) {
-    if (!spec.written) {
-      continue;
-    }
-    std::vector<at::Tensor> originals;
-    for_each_tensor(spec, arguments[spec.position], [&](const at::Tensor& tensor) { originals.push_back(tensor); });
-    std::size_t next = 0;
-    for_each_tensor(spec, call[spec.position], [&](const at::Tensor& changed) {
-      const at::Tensor& original = originals[next++];
-      if (original.device().type() == kRal) {
-        aliases.follow(original, changed);
-      }
-    });
-  }
-}
-
 }  // namespace
 
 void run_view(const Operator& op, Device& device, Stack& stack) {
@@ -85,7 +68,8 @@ void run_in_place(const Operator& op, Device& device, Stack& stack, const events
     }
   });
   if (writes) {
-    follow_written(op, aliases, arguments, kept);
+    for_each_written(op, arguments, kept,
+                     [&](const at::Tensor& original, const at::Tensor& changed) { aliases.follow(original, changed); });
   }
   put_results(op, stack, std::move(arguments), std::move(call),
               [&](const at::Tensor& result) { return aliases.to_device(result); });
