@@ -110,27 +110,8 @@ def test_launches_of_a_step_equal_the_calls_that_a_dispatch_mode_sees(tmp_path: 
     assert expected["aten::native_layer_norm"] == 9
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("char_lm")
-    words = [
-        sys.executable,
-        "-m",
-        "ral_trace.samples.char_lm",
-        "--steps",
-        "12",
-        "--checkpoint",
-        str(folder / "model.pt"),
-    ]
-    done = ral_trace("-o", "run.duckdb", "--", *words, cwd=folder, RAL_TRACE_DIR=str(folder / "rendezvous"))
-    assert done.returncode == 0, done.stderr
-    assert "12 steps, loss" in done.stdout
-    assert (folder / "model.pt").exists()
-    return folder / "run.duckdb"
-
-
-def test_most_launches_on_sim_are_native(recorded: Path) -> None:
-    with open_trace(recorded) as trace:
+def test_most_launches_on_sim_are_native(char_lm_trace: Path) -> None:
+    with open_trace(char_lm_trace) as trace:
         rows = trace.rows("""
             SELECT route, count(*) AS n FROM launches
             WHERE device_label = 'ral:1' AND route <> 'copy' GROUP BY route""")
@@ -139,8 +120,8 @@ def test_most_launches_on_sim_are_native(recorded: Path) -> None:
     assert routes["cpu"] > 0
 
 
-def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(recorded: Path) -> None:
-    with open_trace(recorded) as trace:
+def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(char_lm_trace: Path) -> None:
+    with open_trace(char_lm_trace) as trace:
         per_launch = trace.rows("""
             SELECT l.route, count(d.id) FILTER (d.kind = 'kernel') AS kernels,
                    count(d.id) FILTER (d.kind = 'transfer') AS transfers,
@@ -164,8 +145,8 @@ def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(recorded: Path)
         assert outside[0]["n"] == 0
 
 
-def test_copies_and_syncs_of_a_fallback_have_it_as_parent(recorded: Path) -> None:
-    with open_trace(recorded) as trace:
+def test_copies_and_syncs_of_a_fallback_have_it_as_parent(char_lm_trace: Path) -> None:
+    with open_trace(char_lm_trace) as trace:
         rows = trace.rows("""
             SELECT f.id, f.bytes, count(t.id) FILTER (t.kind = 'transfer') AS copies,
                    sum(t.bytes) FILTER (t.kind = 'transfer') AS copied,
@@ -175,8 +156,8 @@ def test_copies_and_syncs_of_a_fallback_have_it_as_parent(recorded: Path) -> Non
         assert all(row["copies"] >= 2 and row["copied"] == row["bytes"] and row["syncs"] >= 1 for row in rows)
 
 
-def test_steps_and_memory_are_whole(recorded: Path) -> None:
-    with open_trace(recorded) as trace:
+def test_steps_and_memory_are_whole(char_lm_trace: Path) -> None:
+    with open_trace(char_lm_trace) as trace:
         assert trace.rows("SELECT value FROM trace_info WHERE key = 'steps_from'")[0]["value"] == "step()"
         steps = trace.rows("SELECT DISTINCT step FROM event WHERE kind = 'kernel' AND step IS NOT NULL ORDER BY step")
         assert [row["step"] for row in steps] == list(range(12))
@@ -196,7 +177,9 @@ def test_steps_and_memory_are_whole(recorded: Path) -> None:
         assert pieces[0]["n"] == 0
 
 
-def test_deleting_a_manifest_entry_adds_exactly_its_launches_to_the_fallbacks(recorded: Path, tmp_path: Path) -> None:
+def test_deleting_a_manifest_entry_adds_exactly_its_launches_to_the_fallbacks(
+    char_lm_trace: Path, tmp_path: Path
+) -> None:
     from ral_trace.backend import vendors
 
     folder = Path(vendors.__path__[0]) / "sim"
@@ -219,7 +202,7 @@ char_lm.train(devices, 12, None, 0, char_lm.Shape(), None, report_every=1000)
     done = ral_trace("-o", "less.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     query = "SELECT name, count(*) AS n FROM fallbacks WHERE device_label = 'ral:1' GROUP BY name"
-    with open_trace(recorded) as before, open_trace(tmp_path / "less.duckdb") as after:
+    with open_trace(char_lm_trace) as before, open_trace(tmp_path / "less.duckdb") as after:
         gelus = before.rows("SELECT count(*) AS n FROM launches WHERE name = 'aten::gelu' AND device_label = 'ral:1'")[
             0
         ]["n"]

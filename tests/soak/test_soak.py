@@ -1,0 +1,156 @@
+"""The long tests: `make soak`. RAL_TRACE_SOAK_SECONDS says how long, RAL_TRACE_SOAK_SEED with which dice."""
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from ral_trace.tracer import open_trace
+from tests.integration.programs import CountPage, python, start, wait_for
+from tests.native import toolchain
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(os.environ.get("RAL_TRACE_SOAK") != "1", reason="takes long; runs in `make soak`"),
+]
+
+SECONDS = float(os.environ.get("RAL_TRACE_SOAK_SECONDS", "120"))
+SEED = int(os.environ.get("RAL_TRACE_SOAK_SEED", "1"))
+PROGRAMS = 8
+
+PACED = """
+import mmap, struct, sys, time
+import torch
+import ral_trace.backend
+torch.set_num_threads(1)
+ral_trace.backend.enable()
+page = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 4096)
+x = torch.ones(8, 8, device="ral:1")
+done = 0
+while True:
+    x.mul_(1.0)
+    done += 1
+    struct.pack_into("<q", page, 0, done)
+    if done % 50 == 0:
+        time.sleep(0.05)
+"""
+"""Launches on ral:1 for ever, slowly enough that minutes of eight of them fit into one trace."""
+
+
+def test_programs_that_are_killed_and_restarted_are_accounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(SEED)
+    with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as shared:
+        rendezvous = Path(shared) / "rendezvous"
+        monkeypatch.setenv("RAL_TRACE_DIR", str(rendezvous))
+        recording = start("-o", "soak.duckdb", cwd=tmp_path)
+        wait_for(lambda: any(rendezvous.glob("session-*")), "the recording begins")
+        time.sleep(0.5)
+        counted = killed_at_random(tmp_path, dice)
+        assert recording.poll() is None, "ral-trace goes on"
+        recording.send_signal(signal.SIGINT)
+        _, errors = recording.communicate(timeout=300)
+        assert recording.returncode == 0, errors
+    assert len(counted) >= PROGRAMS
+    assert sum(counted.values()) > 0
+    with open_trace(tmp_path / "soak.duckdb") as trace:
+        rows = trace.rows("""
+            SELECT p.pid, l.written, l.received, l.dropped, l.lost,
+                   (SELECT count(*) FROM event e WHERE e.process = p.id) AS events,
+                   (SELECT count(*) FROM event e WHERE e.process = p.id AND e.kind = 'launch'
+                                                   AND e.name = 'aten::mul_.Tensor') AS launches
+            FROM ledger l JOIN process p ON p.id = l.process""")
+    found = {row["pid"]: row for row in rows}
+    assert len(found) == len(rows)
+    assert set(found) <= set(counted)
+    # A program that was killed while it imported torch may never have joined.
+    assert {pid for pid, count in counted.items() if count > 0} <= set(found)
+    wrong = [(row, counted[pid]) for pid, row in found.items() if not balanced(row, counted[pid])]
+    assert wrong == []
+    print(f"{len(counted)} programs, {sum(row['received'] for row in rows):,} events received")
+
+
+def balanced(row: dict[str, int], count: int) -> bool:
+    """The ledger adds up, every event that was received is a row (facts are none), and the launches are those that
+    the program counted: one more where it died before it could count, fewer by what the ledger says is missing.
+    """
+    missing = row["dropped"] + row["lost"]
+    return (
+        row["written"] == row["received"] + missing
+        and row["events"] <= row["received"]
+        and 0 <= count + 1 - row["launches"] <= missing + 1
+    )
+
+
+def killed_at_random(folder: Path, dice: random.Random) -> dict[int, int]:
+    """Keeps the programs running, and kills one of them now and then. Returns what each counted, by pid."""
+    running: list[tuple[subprocess.Popen[bytes], CountPage]] = []
+    counted: dict[int, int] = {}
+
+    def begin() -> None:
+        page = CountPage(folder / f"count-{len(counted) + len(running)}")
+        running.append((subprocess.Popen(python(PACED, page.path)), page))
+
+    def kill(position: int) -> None:
+        program, page = running.pop(position)
+        assert program.poll() is None, "it ended by itself"
+        program.kill()
+        program.wait()
+        assert program.pid not in counted
+        counted[program.pid] = page.count()
+
+    try:
+        for _ in range(PROGRAMS):
+            begin()
+        wait_for(lambda: all(page.count() > 0 for _, page in running), "all programs work", seconds=240)
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            time.sleep(min(dice.uniform(0.2, 4), max(0.0, until - time.monotonic())))
+            kill(dice.randrange(len(running)))
+            begin()
+    finally:
+        while running:
+            kill(-1)
+    return counted
+
+
+def test_the_allocator_with_many_more_examples() -> None:
+    from tests.backend.test_core_allocator import AllocatorModel
+
+    run_state_machine_as_test(
+        AllocatorModel,
+        settings=settings(max_examples=max(50, int(8 * SECONDS)), stateful_step_count=150, deadline=None),
+    )
+
+
+def test_damaged_files_with_other_seeds(tmp_path: Path) -> None:
+    """Under the address and undefined-behaviour sanitizers."""
+    sources = sorted((Path(toolchain.__file__).parent).glob("*.cpp"))
+    units = {"tracer": toolchain.record_path_sources(), "cases": sources}
+    flags = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program = toolchain.build(tmp_path / "tests", units, flags)
+    until = time.monotonic() + SECONDS
+    seed = SEED
+    while seed == SEED or time.monotonic() < until:
+        seed += 1
+        with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as folder:
+            place = Path(folder) / "rendezvous"
+            place.mkdir(0o700)
+            done = subprocess.run(
+                [program, "damaged_files_are_read_safely"],
+                env={**os.environ, "RAL_TRACE_DIR": str(place), "RAL_TRACE_TEST_SEED": str(seed)},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        assert done.returncode == 0, (seed, done.stderr)
+    print(f"{seed - SEED} seeds")
