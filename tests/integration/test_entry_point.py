@@ -40,6 +40,15 @@ def test_nothing_changes_without_being_asked() -> None:
     assert plain["name"] == "privateuseone"
 
 
+def test_import_torch_loads_little_of_ours() -> None:
+    program = (
+        "import sys; print(json.dumps({name: name in sys.modules for name in ('duckdb', 'click', 'rich', 'numpy')}))"
+    )
+    plain = run(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert run(program) == plain
+    assert plain["duckdb"] is False
+
+
 def test_ral_enable_claims_the_device_at_import() -> None:
     state = run("print(json.dumps(state()))", RAL_ENABLE="1")
     assert state == {"name": "ral", "accelerator": "ral", "available": True, "count": 2, "module": True}

@@ -19,11 +19,14 @@ def launches(trace: Path, name: str = "aten::mul_.Tensor") -> int:
 
 
 def assert_balanced(trace: Path) -> None:
-    """written = received + dropped + lost, and every event that was received is a row (device facts aside)."""
+    """Nothing is missing, and what was received is a row: an event, or a fact (2 devices of 3 streams each)."""
     with open_trace(trace) as opened:
         for row in opened.rows("FROM ledger"):
             assert row["written"] == row["received"] + row["dropped"] + row["lost"]
-        assert opened.rows("SELECT sum(dropped) + sum(lost) AS missing FROM ledger")[0]["missing"] == 0
+            assert row["dropped"] == row["lost"] == 0
+            rows = opened.rows("SELECT count(*) AS n FROM event WHERE process = ?", [row["process"]])[0]["n"]
+            devices = opened.rows("SELECT count(*) AS n FROM device WHERE process = ?", [row["process"]])[0]["n"]
+            assert row["received"] == rows + devices * (1 + 3)
 
 
 def test_a_killed_program_leaves_all_that_it_did(tmp_path: Path) -> None:
@@ -169,3 +172,76 @@ def test_a_recording_whose_collector_died_is_announced(tmp_path: Path, rendezvou
     assert "collector died" in done.stderr
     with open_trace(tmp_path / "next.duckdb") as trace:
         assert len(trace.rows("FROM process")) == 1
+
+
+def test_a_closed_terminal_keeps_everything(tmp_path: Path) -> None:
+    page = CountPage(tmp_path / "count")
+    recording = start("-o", "hangup.duckdb", "--", *python(COUNTING, page.path), cwd=tmp_path)
+    wait_for(lambda: page.count() > 500, "the program works")
+    recording.send_signal(signal.SIGHUP)
+    _, errors = recording.communicate(timeout=120)
+    assert recording.returncode == 128 + signal.SIGHUP, errors
+    assert launches(tmp_path / "hangup.duckdb") - page.count() in (0, 1)
+
+
+def test_the_ending_of_the_output_decides_the_format(tmp_path: Path) -> None:
+    program = "import torch; torch.ones(2) * 3"
+    for name, begins in [("run.pftrace", b"\n"), ("run.json", b"{"), ("run.json.gz", b"\x1f\x8b")]:
+        done = ral_trace("-o", name, "--", sys.executable, "-c", program, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name).read_bytes().startswith(begins) or name == "run.pftrace"
+    with open_trace(tmp_path / "run.json.gz") as trace:
+        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+    assert ral_trace("-o", "folder", "--", sys.executable, "-c", program, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "folder" / "event.parquet").exists()
+
+
+def test_a_program_that_only_has_devices_did_nothing(tmp_path: Path) -> None:
+    done = ral_trace("-o", "idle.duckdb", "--", sys.executable, "-c", "import torch", cwd=tmp_path, RAL_ENABLE="1")
+    assert done.returncode == 3, done.stderr
+    assert "none ran an op" in done.stderr
+    assert not (tmp_path / "idle.duckdb").exists()
+
+
+def test_a_program_records_itself_though_a_forked_child_lives_on(tmp_path: Path) -> None:
+    program = f"""
+import os, time, torch
+from ral_trace.tracer import annotate, trace
+with trace({str(tmp_path / "self.duckdb")!r}):
+    with annotate("mine"):
+        torch.ones(2) * 3
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+begun = time.monotonic()
+os.kill(child, 9)
+"""
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begun < 50
+    with open_trace(tmp_path / "self.duckdb") as trace:
+        rows = trace.rows("SELECT name FROM event WHERE kind = 'annotation' OR name = 'aten::mul.Tensor' ORDER BY name")
+        assert [row["name"] for row in rows] == ["aten::mul.Tensor", "mine"]
+        assert len(trace.rows("FROM process")) == 2
+
+
+def test_what_cannot_be_written_is_rescued(tmp_path: Path) -> None:
+    (tmp_path / "taken.duckdb").mkdir()
+    (tmp_path / "taken.duckdb" / "something").touch()
+    program = "import torch; torch.ones(2) * 3"
+    done = ral_trace("-o", "taken.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    rescued = Path(done.stderr.strip().rpartition(" ")[2])
+    with open_trace(rescued) as trace:
+        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+
+
+def test_a_short_lived_process_has_its_command_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch; torch.ones(2) * 3")
+    words = [sys.executable, "train.py", "-m", "resnet50"]
+    assert ral_trace("-o", "short.duckdb", "--", *words, cwd=tmp_path).returncode == 0
+    with open_trace(tmp_path / "short.duckdb") as trace:
+        (row,) = trace.rows("SELECT name, command_line, ended_how FROM process")
+        assert row == {"name": "train.py", "command_line": " ".join(words), "ended_how": "exited"}
