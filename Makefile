@@ -30,7 +30,7 @@ $(STAMPS)/package: $(STAMPS)/torch pyproject.toml setup.py $(NATIVE)
 
 $(STAMPS)/tests: $(STAMPS)/package
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[test,lint]'
-	@if [ "$$(id -u)" = 0 ] && ! command -v chromium >/dev/null; then apt-get update -qq && apt-get install -y -qq chromium >/dev/null; fi
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium >/dev/null; then apt-get update -qq && apt-get install -y -qq chromium >/dev/null; fi
 	@touch $@
 
 demo: $(STAMPS)/package  ## train a small model on two devices, record it, and read what it did
@@ -41,7 +41,7 @@ demo: $(STAMPS)/package  ## train a small model on two devices, record it, and r
 	@$(BIN)/ral-trace --report $(DEMO)/demo.duckdb --html $(DEMO)/demo.html
 	@$(BIN)/ral-trace export $(DEMO)/demo.duckdb --output $(DEMO)/demo.pftrace
 	@echo
-	@echo "The trace is           $(DEMO)/demo.duckdb    (ral-trace query $(DEMO)/demo.duckdb \"SELECT ...\")"
+	@echo "The trace is           $(DEMO)/demo.duckdb    ($(BIN)/ral-trace query $(DEMO)/demo.duckdb \"SELECT ...\")"
 	@echo "The HTML report is     $(DEMO)/demo.html"
 	@echo "The Perfetto file is   $(DEMO)/demo.pftrace   (open it in ui.perfetto.dev)"
 	@echo "The dashboard opens with: make dashboard"

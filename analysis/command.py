@@ -12,7 +12,7 @@ from ral_trace.analysis.report import html, json, terminal
 from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.analysis.summary import devices
 from ral_trace.tracer.errors import InputRefused, RalTraceError, UsageError
-from ral_trace.tracer.trace import Trace, newest_trace, open_trace
+from ral_trace.tracer.reading import Trace, newest_trace, open_trace
 
 BESIDE_THE_TRACE = ""
 """`--html` without a file."""
@@ -21,7 +21,7 @@ TRACE_ENDINGS = (".duckdb", ".json", ".json.gz", ".pftrace")
 
 
 @click.command()
-@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.argument("trace", required=False, type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--html",
     "page",

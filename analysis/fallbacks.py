@@ -1,7 +1,7 @@
 """What the devices could not do themselves, why, and what that cost."""
 
 from ral_trace.analysis.base import DEVICE, INSIDE_FALLBACK, NAMED_DEVICE, TIME_NS, WANTED, Analysis, Column, Rows
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 
 def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:

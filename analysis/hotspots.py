@@ -17,7 +17,7 @@ from ral_trace.analysis.base import (
 )
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import UsageError
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 HOST = "host"
 """What the column `device` says of ops' time on the host."""

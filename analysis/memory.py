@@ -1,7 +1,7 @@
 """Device memory: the curve, its peak and who held it, how long blocks live, and what grows from step to step."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, OP, WANTED, Analysis, Column, Rows
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 BEFORE = -(2**63) + 1
 """When a block was allocated that was there before the recording began."""

@@ -1,7 +1,7 @@
 """The training steps: how long each took and what happened in it."""
 
 from ral_trace.analysis.base import TIME_NS, VALID, Analysis, Column, Rows
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 
 def steps(trace: Trace) -> Rows:

@@ -1,7 +1,7 @@
 """What a trace holds and how far it can be trusted."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 
 def summary(trace: Trace) -> Rows:

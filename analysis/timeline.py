@@ -1,7 +1,7 @@
 """What each device did when, in a size that fits on a screen."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 LANES = {"kernel": "kernels", "transfer": "copies", "fallback": "fallbacks", "sync": "syncs", "alloc": "allocs"}
 """event.kind, and the lane of the timeline that shows it, from the top."""

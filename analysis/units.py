@@ -1,6 +1,6 @@
 """Numbers as people read them, and text out of traces made harmless to look at."""
 
-import unicodedata
+from ral_trace.tracer.text import plain
 
 UNKNOWN = "–"
 
@@ -47,20 +47,3 @@ def _scaled(value: float, scale: list[tuple[str, int]], smallest: str) -> str:
             digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
             return f"{scaled:.{digits}f} {unit}"
     return f"{value:,.0f} {smallest}"
-
-
-def plain(text: str) -> str:
-    """`text` with every character written out that a terminal or a browser would act on.
-
-    These are control characters (escape sequences, new lines), invisible format characters, and those that turn the
-    direction of writing.
-    """
-    return "".join(_escaped(char) if unicodedata.category(char) in HARMFUL else char for char in text)
-
-
-HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -9,7 +9,7 @@ import duckdb
 
 from ral_trace.analysis import Rows
 from ral_trace.tracer.errors import RalTraceError
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 
 class Closed(RalTraceError):

@@ -9,7 +9,6 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Flask
 
-from ral_trace.analysis.units import plain
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.changes import changes
 from ral_trace.dashboard.gate import Gate
@@ -17,6 +16,7 @@ from ral_trace.dashboard.pages import PAGES
 from ral_trace.dashboard.parts import ROW_FILTER, alert, link
 from ral_trace.dashboard.view import View
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.text import plain
 
 _INDEX = """<!DOCTYPE html>
 <html lang="en">

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from ral_trace.tracer.trace import newest_trace, open_trace
+from ral_trace.tracer.reading import newest_trace, open_trace
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 """Without one of these a browser would open in the terminal itself, or not at all."""
 
 
 @click.command()
-@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.argument("trace", required=False, type=click.Path(path_type=Path, readable=False))
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; a free one by default.")
 @click.option("--no-browser", is_flag=True, help="Print the URL only.")
 def dashboard(trace: Path | None, port: int, no_browser: bool) -> None:

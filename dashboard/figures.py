@@ -9,7 +9,8 @@ from dash import dcc
 
 from ral_trace.analysis import Rows
 from ral_trace.analysis.hotspots import HOST
-from ral_trace.analysis.units import SIZES, UNKNOWN, human, plain
+from ral_trace.analysis.units import SIZES, UNKNOWN, human
+from ral_trace.tracer.text import plain
 
 COLOURS = ["#4c8dff", "#f59f00", "#12b886", "#e64980", "#7950f2", "#15aabf", "#82c91e", "#fa5252"]
 """Of devices, in their order; readable on light and on dark."""

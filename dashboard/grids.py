@@ -7,7 +7,8 @@ import dash_ag_grid as dag
 from dash import html
 
 from ral_trace.analysis import Analysis, Column, Rows
-from ral_trace.analysis.units import human, plain
+from ral_trace.analysis.units import human
+from ral_trace.tracer.text import plain
 
 _WIDTHS = {
     "text": 120,

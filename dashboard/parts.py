@@ -8,10 +8,10 @@ from dash import html
 from ral_trace.analysis import Rows
 from ral_trace.analysis.hotspots import HOST
 from ral_trace.analysis.summary import devices, summary
-from ral_trace.analysis.units import plain
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.figures import COLOURS
 from ral_trace.dashboard.view import View
+from ral_trace.tracer.text import plain
 
 ROW_FILTER = "row-filter"
 """The type of the id of a grid whose rows filter: {"type": ROW_FILTER, "filter": name of the View's field}."""

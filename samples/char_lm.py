@@ -1,7 +1,7 @@
 """A small transformer language model over characters, its layers split over two devices.
 
-It trains on text that every machine has: the source files of Python's standard library. Run it plain, or under ral-
-trace:
+It trains on text that every machine has: the source files of Python's standard library. Run it plain, or under
+`ral-trace`:
 
     ral-trace --duration 10s -- python -m ral_trace.samples.char_lm
     python -m ral_trace.samples.char_lm --device cpu       # the same losses, for comparison
@@ -127,7 +127,7 @@ def train(
 ) -> list[float]:
     """Trains until `steps` steps are done or `seconds` are over; returns the loss of each step.
 
-    Half-way the model goes through a checkpoint file.
+    After 10 steps the model goes through the file `checkpoint`.
     """
     torch.manual_seed(seed)
     data, vocabulary = encode(standard_library_text())

@@ -72,12 +72,17 @@ class Account:
     received: int
     dropped: int
     lost: int
+    facts: int
+    """Of the received: what devices say of themselves, and what was there before the recording. The rest is events."""
+    damaged_rings: int
 
 class ProcessReader:
     """What one traced process wrote for one session."""
 
     pid: int
     started: int
+    command: bytes
+    """Words ended by NUL, then NULs."""
     note: str
     @staticmethod
     def open(folder: str) -> ProcessReader | None:

@@ -3,16 +3,19 @@
 The collector is a child process, so that it cannot slow this one down.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ral_trace.tracer import _native, watch
 from ral_trace.tracer.errors import RalTraceError
-from ral_trace.tracer.trace import Trace, open_trace
+
+if TYPE_CHECKING:
+    from ral_trace.tracer.reading import Trace
 
 END_TIMEOUT_S = 600
 """For the collector to write its trace: long ones take a while."""
@@ -30,6 +33,7 @@ class Capture:
             raise RalTraceError(f"this program cannot be recorded: {reason}")
         command = [
             sys.executable,
+            "-P",
             "-m",
             "ral_trace.tracer.cli",
             "--pid",
@@ -38,7 +42,7 @@ class Capture:
             str(self.path),
             *self._buffer,
         ]
-        # Its stdin is our leash: closing it ends the recording, and so does our own death.
+        # Its stdin is our leash: a word on it ends the recording, and so does our own death.
         self._collector = subprocess.Popen(
             [*command, "--leash"],
             stdin=subprocess.PIPE,
@@ -58,15 +62,24 @@ class Capture:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._collector.stdin is not None
-        self._collector.stdin.close()
-        code = self._collector.wait(END_TIMEOUT_S)
+        with contextlib.suppress(BrokenPipeError), self._collector.stdin as leash:
+            # Not only closed: a child that was forked meanwhile holds a copy of our end.
+            leash.write("end\n")
+        try:
+            code = self._collector.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._collector.kill()
+            code = self._collector.wait()
         _native.sync()
         message = self._error()
         if code != 0 and error is None:
-            raise RalTraceError(f"the recording failed: {message}")
+            raise RalTraceError(f"the recording failed: {message or f'the collector ended with {code}'}")
 
-    def open(self) -> Trace:
+    def open(self) -> "Trace":
         """Opens the trace. Only after the `with` block."""
+        # Not above: DuckDB is no part of what `import torch` loads.
+        from ral_trace.tracer.reading import open_trace
+
         return open_trace(self.path)
 
     def _error(self) -> str:

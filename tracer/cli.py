@@ -15,8 +15,9 @@ from rich.console import Console
 
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
+from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_RING_BYTES
-from ral_trace.tracer.trace import newest_trace, open_trace
+from ral_trace.tracer.text import plain
 from ral_trace.tracer.units import duration_ns, size_bytes
 
 EPILOG = """\b
@@ -84,7 +85,7 @@ class Commands(click.Group):
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
 )
@@ -141,6 +142,8 @@ def main_command(
     if ctx.invoked_subcommand is not None:
         return
     if report is not None:
+        if duration is not None or output is not None or pid is not None:
+            raise UsageError("--report reads a trace; --duration, --output and --pid record one")
         _report(ctx, report, html, as_json)
         return
     if html is not None or as_json:
@@ -171,11 +174,11 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
 
 
 @main_command.command()
-@click.argument("trace", type=click.Path(path_type=Path), required=False)
+@click.argument("trace", type=click.Path(path_type=Path, readable=False), required=False)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     required=True,
     metavar="FILE",
     help="Its ending decides: .pftrace, .json, .json.gz, a folder.",
@@ -199,15 +202,15 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
 
 
 @main_command.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path, readable=False))
 @click.argument("sql")
 def query(trace: Path, sql: str) -> None:
     """Run one SELECT over TRACE and print its rows, tab-separated."""
     with open_trace(trace) as opened:
         columns, rows = opened.query(sql)
-        click.echo("\t".join(columns))
-        for row in rows:
-            click.echo("\t".join("" if value is None else str(value) for value in row))
+    click.echo("\t".join(map(plain, columns)))
+    for row in rows:
+        click.echo("\t".join("" if value is None else plain(str(value)) for value in row))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -217,7 +220,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = main_command.main(words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :]))
     except click.ClickException as error:
-        error.show()
+        sys.stderr.write(f"ral-trace: {error.format_message()} (see ral-trace --help)\n")
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)

@@ -125,17 +125,17 @@ def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     path = Path(path)
     if not path.exists():
         raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
-    with importers.as_trace_file(path) as first:
-        return Trace(
-            first,
-            other=None if other is None else Path(other),
-            show_as=path,
-        )
+    try:
+        with importers.as_trace_file(path) as first:
+            return Trace(first, other=None if other is None else Path(other), show_as=path)
+    except OSError as error:
+        raise InputRefused(path, f"cannot be read ({error.strerror})", "see who may read it with: ls -l") from error
 
 
 def newest_trace(folder: Path) -> Path:
     """The newest *.duckdb in `folder` that is a trace. Raises NothingRecorded when there is none."""
-    for path in sorted(folder.glob("*.duckdb"), key=lambda found: found.stat().st_mtime_ns, reverse=True):
+    found = [path for path in folder.glob("*.duckdb") if path.is_file()]
+    for path in sorted(found, key=lambda each: each.stat().st_mtime_ns, reverse=True):
         try:
             Trace(path).close()
         except InputRefused:
@@ -154,7 +154,7 @@ def _cause(path: Path, error: Exception) -> str:
         return "is a folder"
     if path.stat().st_size == 0:
         return "the file is empty"
-    if "lock" in str(error).lower():
+    if "could not set lock" in str(error).lower():
         return "is being written by another process"
     return f"is not a readable DuckDB file ({_first_line(error)})"
 

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,15 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+import duckdb
 from rich.console import Console
 
+from ral_trace.tracer import exporters
 from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
-from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals
+from ral_trace.tracer.reading import open_trace
+from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals, is_running
 
 INSTALL = "install ral-trace in the Python that runs it"
 COMMAND = "ral-trace -- COMMAND"
+TRACE_ENDING = ".duckdb"
 POLL_S = 0.02
 LIVE_LINE_S = 0.25
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class RecordOptions:
     ring_bytes: int = DEFAULT_RING_BYTES
     strict: bool = False
     leash: bool = False
-    """End when stdin closes, and say "ready" on stdout: the collector of a program that records itself."""
+    """End when stdin speaks or closes, and say "ready" on stdout: the collector of a program that records itself."""
 
 
 def default_output() -> Path:
@@ -44,27 +50,42 @@ def default_output() -> Path:
 
 
 def record(options: RecordOptions, console: Console) -> int:
-    """Records, writes the trace, and returns the exit code.
+    """Records, writes the trace in the format that the output's ending names, and returns the exit code.
 
     Raises RalTraceError; NothingRecorded when there was not one event.
     """
     _check(options)
-    with Recording(options.output, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
+    if options.output.suffix == TRACE_ENDING:
+        return _record(options, options.output, console)
+    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
+        return _record(options, Path(folder) / f"recorded{TRACE_ENDING}", console)
+
+
+def _record(options: RecordOptions, trace: Path, console: Console) -> int:
+    with Recording(trace, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
         for session in recording.stale():
             place = recording.root / session.folder
-            _say(console, f"an earlier recording's collector died; its data is in {place}")
+            _say(console, f"an earlier recording's collector died; give its memory back with: rm -r {place}")
         run = _Run(options, recording, console)
         with _stop_signals(run.interrupt):
-            run.until_done()
-            recording.end()
-            return _finish(run, options, console)
+            try:
+                run.until_done()
+                recording.end()
+            except (duckdb.Error, OSError) as error:
+                cause = str(error).strip().splitlines()[0]
+                raise RalTraceError(f"the recording failed ({cause}); make room in memory and in $TMPDIR") from error
+            return _exit_code(run, _write(run, console), console)
 
 
 def _check(options: RecordOptions) -> None:
     folder = options.output.resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise RalTraceError(f"{folder}: cannot be written; choose another place with --output")
-    if options.pid is not None and not Path(f"/proc/{options.pid}").exists():
+    if options.output.suffix != TRACE_ENDING:
+        exporters.exporter_for(options.output)
+    if options.pid is not None and options.command:
+        raise UsageError("--pid and a command do not go together; record one of them")
+    if options.pid is not None and not is_running(options.pid):
         raise UsageError(f"there is no process {options.pid}; see what runs with: ps")
 
 
@@ -85,7 +106,7 @@ class _Run:
         self.totals = Totals()
 
     def interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-C or SIGTERM: the command gets it too; a second one kills it."""
+        """Ctrl-C, SIGTERM or a closed terminal: the command gets it too; a second one kills it."""
         self.interrupts += 1
         if self.child is None:
             return
@@ -104,7 +125,7 @@ class _Run:
             while True:
                 done = self._done(begun, first_event_ns)
                 self.totals = self.recording.poll()
-                if self.totals.first_event and first_event_ns is None:
+                if self.totals.events and first_event_ns is None:
                     first_event_ns = time.monotonic_ns()
                 if done:
                     return
@@ -132,9 +153,9 @@ class _Run:
             if self.child.poll() is not None:
                 self.recording.exit_status[self.child.pid] = self.child.returncode
                 return True
-        elif self.interrupts or (self.options.leash and _stdin_closed()):
+        elif self.interrupts or (self.options.leash and _stdin_speaks()):
             return True
-        if self.options.pid is not None and not Path(f"/proc/{self.options.pid}").exists():
+        if self.options.pid is not None and not is_running(self.options.pid):
             return True
         counted_from = first_event_ns if self.options.command else begun
         return (
@@ -154,22 +175,23 @@ class _Run:
         return "recording · " + " · ".join(parts)
 
 
-def _finish(run: _Run, options: RecordOptions, console: Console) -> int:
-    """Writes the trace, waits for the command, and decides the exit code."""
-    totals = run.recording.totals()
-    failure: RalTraceError | None = None
+def _write(run: _Run, console: Console) -> RalTraceError | None:
+    """Writes the trace. Returns what the exit code must say, after the command has ended."""
+    recording, options, totals = run.recording, run.options, run.recording.totals()
     if totals.events == 0:
-        failure = NothingRecorded(_why_nothing(run))
-    else:
-        run.recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
-        lost = sum(process.reader.account().lost for process in run.recording.processes.values())
-        _say_what_came_of_it(run, totals, lost, console)
-        if options.strict and totals.dropped + lost:
-            failure = EventsLost(
-                f"{options.output}: {totals.dropped:,} events dropped and {lost:,} lost; "
-                "give the rings more room with --buffer"
-            )
-    return _exit_code(run, failure, console)
+        return NothingRecorded(_why_nothing(run))
+    try:
+        recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
+        if options.output != recording.output:
+            with open_trace(recording.output) as trace:
+                exporters.export(trace, options.output)
+    except RalTraceError as error:
+        return RalTraceError(f"{error}; what was recorded is in {recording.rescue()}")
+    _say_what_came_of_it(run, totals, console)
+    if options.strict and totals.dropped + totals.lost:
+        missing = f"{totals.dropped:,} events dropped and {totals.lost:,} lost"
+        return EventsLost(f"{options.output}: {missing}; give the rings more room with --buffer")
+    return None
 
 
 def _exit_code(run: _Run, failure: RalTraceError | None, console: Console) -> int:
@@ -186,11 +208,12 @@ def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _say_what_came_of_it(run: _Run, totals: Totals, lost: int, console: Console) -> None:
+def _say_what_came_of_it(run: _Run, totals: Totals, console: Console) -> None:
     output = run.options.output
-    said = f"{totals.events:,} events of {_programs(totals)}, {totals.dropped:,} dropped, {lost:,} lost"
-    _say(console, f"{output}: {said} ({output.stat().st_size / 1e6:.1f} MB)")
-    _say(console, f"read it with: ral-trace --report {output}")
+    said = f"{totals.events:,} events of {_programs(totals)}, {totals.dropped:,} dropped, {totals.lost:,} lost"
+    _say(console, f"{output}: {said}")
+    if output.suffix == TRACE_ENDING:
+        _say(console, f"read it with: ral-trace --report {output}")
 
 
 def _programs(totals: Totals) -> str:
@@ -217,7 +240,7 @@ def _why_nothing(run: _Run) -> str:
 
 @contextmanager
 def _stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handler) for number in STOPS}
     try:
         yield
     finally:
@@ -230,13 +253,14 @@ def _nothing() -> Iterator[None]:
     yield None
 
 
-def _stdin_closed() -> bool:
+def _stdin_speaks() -> bool:
+    """A word or the end of stdin: the end alone would not do, since a forked child of our program keeps it open."""
     readable, _, _ = select.select([sys.stdin], [], [], 0)
-    return bool(readable) and sys.stdin.read(1) == ""
+    return bool(readable)
 
 
 def _terminal_signals_child() -> bool:
     """Whether a Ctrl-C at the terminal reached the child as well as us: then passing it on would deliver it twice."""
-    with suppress(OSError):
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    with suppress(OSError), Path("/dev/tty").open() as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False

@@ -3,11 +3,13 @@
 No torch here, and nothing of the traced program.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -27,6 +29,7 @@ CALIBRATION_NS = 50_000_000
 """Two readings of the clocks must be this far apart before their rate is good to a few parts in a million."""
 DETACH_TIMEOUT_S = 1.0
 SESSION_VARIABLE = "RAL_TRACE_SESSION"
+ENDED_AT_ONCE = "ended without its exit handlers: os._exit (as forked workers do), a crash or a kill"
 
 
 @dataclass
@@ -36,17 +39,26 @@ class TracedProcess:
     number: int
     reader: _native.ProcessReader
     host_name: str
-    command: list[str]
     ended_ns: int | None = None
     ended_how: str | None = None
 
     @property
+    def command(self) -> list[str]:
+        """Its words, as it wrote them itself: a short-lived process is gone before anybody could look."""
+        return [word.decode(errors="replace") for word in self.reader.command.split(b"\0") if word]
+
+    @property
     def name(self) -> str:
         """A short name: the module or the script where there is one, else the program."""
-        if "-m" in self.command[1:-1]:
-            return self.command[self.command.index("-m") + 1]
-        script = next((word for word in self.command if word.endswith(".py")), None)
-        return Path(script or (self.command or [f"pid {self.reader.pid}"])[0]).name
+        # Options of Python end at the script or the module; what follows is the program's own.
+        for position, word in enumerate(self.command[1:], start=1):
+            if word == "-m" and position + 1 < len(self.command):
+                return self.command[position + 1]
+            if word.endswith(".py"):
+                return Path(word).name
+            if not word.startswith("-"):
+                break
+        return Path((self.command or [f"pid {self.reader.pid}"])[0]).name
 
     def alive(self) -> bool:
         """Whether the process still runs; a reused pid does not count."""
@@ -59,8 +71,8 @@ class Totals:
 
     events: int = 0
     dropped: int = 0
+    lost: int = 0
     processes: int = 0
-    first_event: bool = False
 
 
 @dataclass
@@ -86,9 +98,12 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Whatever happened, the slot is given back and nothing stays in shared memory."""
-        self.end()
-        self.builder.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.ExitStack() as whatever_happens:
+            whatever_happens.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            whatever_happens.callback(self.builder.close)
+            whatever_happens.callback(self._sessions.release, self.slot)
+            if error is None:
+                self.end()
 
     def begin(self) -> None:
         """Takes a slot on the page and wakes every traced process.
@@ -101,7 +116,6 @@ class Recording:
             raise RalTraceError(f"{error}") from error
         self.root = Path(self._sessions.folder)
         self.folder = self.root / f"session-{self.session:016x}"
-        self.folder.mkdir(mode=0o700)
         _remove_names_of_the_dead(self.root)
         self._ended = False
         self._first_sample = _native.ClockSample.now()
@@ -110,15 +124,24 @@ class Recording:
         self.builder = TraceBuilder(self.output)
         live.prepare(self.builder.connection)
         records = 1 << max(self.ring_bytes // _native.RECORD_BYTES, 1024).bit_length() - 1
+        self.folder.mkdir(mode=0o700)
         self.slot = self._sessions.begin(
             session=self.session, target_pid=self.target_pid, ring_records=records, folder=self.folder.name
         )
         if self.slot < 0:
+            self.folder.rmdir()
+            self.builder.close()
             raise RalTraceError(f"{self.root}: eight recordings are running already; wait for one to end")
 
     def stale(self) -> list[_native.SessionView]:
-        """Recordings whose collector died."""
-        return [session for session in self._sessions.taken() if not session.collector_alive]
+        """Recordings whose collector died and whose data is still there. The slots of others are freed."""
+        found = []
+        for session in self._sessions.taken():
+            if not session.collector_alive and (self.root / session.folder).is_dir():
+                found.append(session)
+            elif not session.collector_alive:
+                self._sessions.release(session.slot)
+        return found
 
     def poll(self) -> Totals:
         """Finds new processes and moves what they have written out of their rings. Returns the totals so far."""
@@ -134,11 +157,15 @@ class Recording:
     def totals(self) -> Totals:
         """Sums over all processes, as of the last poll."""
         accounts = [process.reader.account() for process in self.processes.values()]
-        received = sum(account.received for account in accounts)
-        return Totals(received, sum(account.dropped for account in accounts), len(self.processes), received > 0)
+        return Totals(
+            events=sum(account.received - account.facts for account in accounts),
+            dropped=sum(account.dropped for account in accounts),
+            lost=sum(account.lost for account in accounts),
+            processes=len(self.processes),
+        )
 
     def end(self) -> None:
-        """Stops the writers, takes what is left in the rings, and gives the slot back. A second call does nothing."""
+        """Stops the writers and takes what is left in the rings. A second call does nothing."""
         if self._ended:
             return
         self._ended = True
@@ -158,13 +185,17 @@ class Recording:
         self._store_batch()
         self._last_sample = _native.ClockSample.now()
         self.attach_failures = self._sessions.attach_failures(self.slot)
-        self._sessions.release(self.slot)
 
     def write(self, command_line: str) -> None:
-        """Writes the trace, after `end`. Raises RalTraceError when the output cannot be written."""
+        """Writes the trace, after `end`. Raises RalTraceError when the output cannot be written; `rescue` may then."""
         self._describe(self.builder, command_line)
         live.transform(self.builder, [self._names_of(process) for process in self.processes.values()])
         self.builder.finish()
+
+    def rescue(self) -> Path:
+        """Writes the trace that `write` could not to a private folder of the temporary directory, and says where."""
+        self.builder.output = Path(tempfile.mkdtemp(prefix="ral-trace-")) / self.output.name
+        return self.builder.finish()
 
     def _clock_ready(self) -> bool:
         return time.monotonic_ns() - self._first_sample.monotonic_ns >= CALIBRATION_NS
@@ -173,7 +204,9 @@ class Recording:
         """The rate is refined until the first event arrives, and fixed from then on, so that converted times keep
         their order.
         """
-        if self._calibration is None or not self.totals().first_event:
+        if self._calibration is None or not any(
+            process.reader.account().received for process in self.processes.values()
+        ):
             self._calibration = _native.Calibration(self._first_sample, _native.ClockSample.now())
         return self._calibration
 
@@ -187,9 +220,7 @@ class Recording:
                 continue
             reader = _native.ProcessReader.open(entry.path)
             if reader is not None:
-                self.processes[entry.name] = TracedProcess(
-                    len(self.processes), reader, socket.gethostname(), _command_of(reader.pid)
-                )
+                self.processes[entry.name] = TracedProcess(len(self.processes), reader, socket.gethostname())
 
     def _notice_ends(self) -> None:
         for process in self.processes.values():
@@ -206,7 +237,7 @@ class Recording:
             return "exited" if status == 0 else f"exited with {status}"
         if process.ended_ns is None:
             return "still running"
-        return "exited" if process.reader.exited() else "ended without exiting: killed, or it crashed"
+        return "exited" if process.reader.exited() else ENDED_AT_ONCE
 
     def _names_of(self, process: TracedProcess) -> live.ProcessNames:
         names, _ = process.reader.names()
@@ -281,16 +312,15 @@ class Recording:
         if refused := process.reader.names()[1]:
             warn("names without room in the name table: their events have no name", refused)
         how = self._how_ended(process)
-        if how not in ("exited", "still running"):
+        if how not in ("exited", "still running", ENDED_AT_ONCE):
             warn(f"the program did not end well ({how}): the trace holds what it had written by then")
+        if account.damaged_rings:
+            warn("rings were damaged, or cut short, and were read no further", account.damaged_rings)
 
 
-def _command_of(pid: int) -> list[str]:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in words if word]
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    return _native.process_started(pid) != 0 and not _is_zombie(pid)
 
 
 def _is_zombie(pid: int) -> bool:
@@ -303,6 +333,6 @@ def _is_zombie(pid: int) -> bool:
 def _remove_names_of_the_dead(root: Path) -> None:
     """A killed program leaves its name table behind (4 MiB of shared memory)."""
     for path in root.glob("names-*-*"):
-        _, pid, started = path.name.split("-")
-        if _native.process_started(int(pid)) != int(started):
+        _, pid, started = path.name.split("-", 2)
+        if pid.isdecimal() and started.isdecimal() and _native.process_started(int(pid)) != int(started):
             path.unlink(missing_ok=True)

@@ -224,8 +224,8 @@ VIEWS = [
             SELECT device, closed_ns, -size_bytes FROM region WHERE closed_ns IS NOT NULL),
         moment AS (SELECT device, ts_ns, sum(delta) AS delta FROM change GROUP BY ALL)
         SELECT device, ts_ns, (sum(delta) OVER (PARTITION BY device ORDER BY ts_ns))::BIGINT AS reserved_bytes FROM moment"""),
-    View("steps", "training steps: from a step's first row to its last", """
-        SELECT process, step, min(ts_ns) AS ts_ns, max(ts_ns + coalesce(dur_ns, 0)) - min(ts_ns) AS dur_ns
+    View("steps", "training steps that annotations state; the duration is NULL when the end was never seen", """
+        SELECT process, step, min(ts_ns) AS ts_ns, if(count(*) = count(dur_ns), max(ts_ns + dur_ns) - min(ts_ns), NULL) AS dur_ns
         FROM event WHERE kind = 'annotation' AND step IS NOT NULL AND category = 'step' GROUP BY ALL"""),
 ]  # fmt: skip
 

@@ -39,6 +39,7 @@ class TraceBuilder:
         schema.create(self.connection, STAGING)
         self.connection.execute(derive.MEMORY_CHANGE)
         self._next_id = dict.fromkeys(TABLES, 0)
+        self._complete = False
         self.derived = False
         """The rows come from a finished trace, and hold all that `derive` would add.
 
@@ -89,10 +90,15 @@ class TraceBuilder:
         return int(row[0]) if row else 0
 
     def finish(self) -> Path:
-        """Derives what follows from the events, writes the file, and gives it its final name."""
-        if not self.derived:
-            derive.derive(self.connection)
-        self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
+        """Derives what follows from the events, writes the file, and gives it its final name.
+
+        When that fails it may be called again, with another `output`.
+        """
+        if not self._complete:
+            if not self.derived:
+                derive.derive(self.connection)
+            self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
+            self._complete = True
         partial = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
         try:
             self._write(partial)
@@ -114,9 +120,11 @@ class TraceBuilder:
             self.connection.execute(f"ATTACH '{quoted}' AS output (TYPE duckdb)")
         finally:
             os.umask(previous)
-        schema.create(self.connection, "output")
-        for table in schema.TABLES:
-            order = f" ORDER BY {table.sort}" if table.sort else ""
-            self.connection.execute(f"INSERT INTO output.{table.name} SELECT * FROM {STAGING}.{table.name}{order}")
-        self.connection.execute(f"USE {STAGING}")
-        self.connection.execute("DETACH output")
+        try:
+            schema.create(self.connection, "output")
+            for table in schema.TABLES:
+                order = f" ORDER BY {table.sort}" if table.sort else ""
+                self.connection.execute(f"INSERT INTO output.{table.name} SELECT * FROM {STAGING}.{table.name}{order}")
+        finally:
+            self.connection.execute(f"USE {STAGING}")
+            self.connection.execute("DETACH output")

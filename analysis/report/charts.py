@@ -7,7 +7,8 @@ from typing import Any
 
 from ral_trace.analysis.base import Rows
 from ral_trace.analysis.report.sections import Report
-from ral_trace.analysis.units import human, plain
+from ral_trace.analysis.units import human
+from ral_trace.tracer.text import plain
 
 MOST_STEPS = 5_000
 """Steps that are drawn, over all processes."""

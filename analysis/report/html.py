@@ -26,7 +26,8 @@ from ral_trace.analysis.report.sections import (
     leaks,
     ledger_line,
 )
-from ral_trace.analysis.units import human, plain
+from ral_trace.analysis.units import human
+from ral_trace.tracer.text import plain
 
 MOST_ROWS = 300
 """Rows of one table; the rest is in `--json`."""
@@ -97,7 +98,8 @@ def _facts(report: Report) -> list[dict[str, str]]:
     facts = report.summary
     devices = report.rows("devices")
     launches, fallbacks = (sum(row[column] for row in devices) for column in ("launches", "fallbacks"))
-    fallback_ns = sum(row["fallback_ns"] for row in devices if row["fallback_ns"] is not None)
+    known_ns = [row["fallback_ns"] for row in devices if row["fallback_ns"] is not None]
+    fallback_ns = sum(known_ns) if known_ns else None
     missing = None if facts["dropped"] is None else facts["dropped"] + facts["lost"]
     tiles = [
         ("span", human(facts["span_ns"], "ns"), ""),

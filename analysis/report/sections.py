@@ -5,8 +5,9 @@ from typing import Any
 
 from ral_trace.analysis import ANALYSES, Analysis, Rows
 from ral_trace.analysis.summary import devices
-from ral_trace.analysis.units import duration, human, percent, plain
-from ral_trace.tracer.trace import Trace
+from ral_trace.analysis.units import duration, human, percent
+from ral_trace.tracer.reading import Trace
+from ral_trace.tracer.text import plain
 
 SHOWN = {
     "devices": "device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ral_trace.analysis.base import Rows
 from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, leak_sentence, ledger_line
-from ral_trace.analysis.units import duration, human, plain
+from ral_trace.analysis.units import duration, human
+from ral_trace.tracer.text import plain
 
 HOTTEST = 10
 TEXT_AT_LEAST = 18

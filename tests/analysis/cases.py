@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder
-from ral_trace.tracer.trace import Trace, open_trace
 
 T0 = 1_790_000_000_000_000_000
 COLUMNS = [

@@ -17,7 +17,7 @@ from ral_trace.analysis.report import html, terminal
 from ral_trace.analysis.report import json as report_json
 from ral_trace.analysis.report.sections import SHOWN, Report, collect
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, RalTraceError, UsageError
-from ral_trace.tracer.trace import open_trace
+from ral_trace.tracer.reading import open_trace
 from tests.analysis.cases import Case, hostile
 from tests.synthetic import training
 

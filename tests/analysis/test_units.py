@@ -1,6 +1,7 @@
 import pytest
 
-from ral_trace.analysis.units import UNKNOWN, human, plain
+from ral_trace.analysis.units import UNKNOWN, human
+from ral_trace.tracer.text import plain
 
 
 @pytest.mark.parametrize(

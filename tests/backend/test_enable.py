@@ -1,5 +1,6 @@
 """Claiming the name, in processes of their own."""
 
+import json
 import subprocess
 import sys
 
@@ -90,6 +91,29 @@ def test_ralctl(option: list[str]) -> None:
         )
         assert result.returncode == 0, result.stderr
         assert expected in result.stdout
+
+
+def statuses(**environment: str) -> set[str]:
+    result = run(
+        "import sys; from ral_trace.backend import ralctl; sys.argv[1:] = ['list-devices', '--json']; ralctl.main()",
+        **environment,
+    )
+    assert result.returncode == 0, result.stderr
+    return {row["status"] for row in json.loads(result.stdout)}
+
+
+def test_ralctl_says_why_programs_cannot_be_recorded() -> None:
+    assert statuses(RAL_ENABLE="1") == {"online"}
+    (status,) = statuses(RAL_TRACE_DIR="/proc/no/such/place")
+    assert status.startswith("online, cannot be recorded: ")
+    assert "/proc/no/such/place" in status
+
+
+def test_ralctl_compares_torch_with_what_the_adapter_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ral_trace.backend import ralctl
+
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"torch": "2.99.0"}[name])
+    assert ralctl._adapter_status() == "adapter is built for torch 2.13, installed is 2.99.0"
 
 
 def test_ralctl_refuses_in_one_line() -> None:

@@ -69,6 +69,15 @@ def test_streams_and_events(device: str) -> None:
     assert stream.query()
 
 
+def test_a_stream_is_idle_after_an_error() -> None:
+    with pytest.raises(RuntimeError):
+        torch.linalg.cholesky(-torch.eye(3, device="ral:0"))
+    assert torch.ral.current_stream("ral:0").query()
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.ones(3, device="ral:0")[torch.tensor([7], device="ral:0")]
+    assert torch.ral.current_stream("ral:0").query()
+
+
 def test_random_numbers_belong_to_the_device(device: str) -> None:
     torch.manual_seed(3)
     first = torch.rand(5, device=device)

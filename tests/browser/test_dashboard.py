@@ -22,7 +22,7 @@ from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.app import make_app, prefetch
 from ral_trace.dashboard.gate import Gate
 from ral_trace.dashboard.server import ADDRESS, bind
-from ral_trace.tracer.trace import Trace, open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from tests.analysis.cases import hostile
 from tests.synthetic import training
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 
 from ral_trace.tracer.exporters import export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
-from ral_trace.tracer.trace import Trace, open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from tests import perfetto_ui
 from tests.awkward import EPOCH_NS, awkward
 from tests.synthetic import training
@@ -25,8 +25,20 @@ def long_training(path: Path) -> Path:
 
 @pytest.mark.parametrize("make", [long_training, awkward])
 def test_the_ui_shows_what_the_database_holds(chromium: Browser, tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    with open_trace(make(tmp_path / "run.duckdb")) as trace:
-        out = export(trace, tmp_path / "run.pftrace")
+    check_the_ui_shows(chromium, make(tmp_path / "run.duckdb"), tmp_path / "run.pftrace")
+
+
+def test_the_ui_shows_a_real_recording(chromium: Browser, char_lm_trace: Path, tmp_path: Path) -> None:
+    with open_trace(char_lm_trace) as trace:
+        kinds = dict(_sql(trace, "SELECT kind::VARCHAR, count(*) FROM event GROUP BY ALL"))
+        assert {"op", "launch", "kernel", "transfer", "sync", "fallback", "alloc", "free"} <= set(kinds)
+    check_the_ui_shows(chromium, char_lm_trace, tmp_path / "run.pftrace")
+
+
+def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
+    """Slices, their summed duration, arrows and counters."""
+    with open_trace(path) as trace:
+        out = export(trace, to)
         with perfetto_ui.opened(chromium, out) as ui:
             assert ui.problems() == []
             assert _slices_in(ui) == _slices_of(trace)

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from ral_trace.analysis.report import html
 from ral_trace.analysis.report.sections import Report, collect
-from ral_trace.tracer.trace import open_trace
+from ral_trace.tracer.reading import open_trace
 from tests.analysis.cases import hostile
 from tests.synthetic import training
 

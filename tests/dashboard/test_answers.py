@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ral_trace.dashboard.answers import Answers, Closed
-from ral_trace.tracer.trace import Trace, open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from tests.synthetic import training
 
 

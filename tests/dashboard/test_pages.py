@@ -15,7 +15,7 @@ from ral_trace.dashboard.gate import Gate
 from ral_trace.dashboard.grids import grid, title
 from ral_trace.dashboard.pages import PAGES
 from ral_trace.dashboard.view import View
-from ral_trace.tracer.trace import Trace, open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from tests.analysis.cases import Case, hostile
 from tests.awkward import EPOCH_NS, HUGE, awkward
 from tests.synthetic import training

@@ -8,8 +8,8 @@ import pytest
 
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import Window, export, exporter_for, own_json, parquet, perfetto
+from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.schema import TABLES
-from ral_trace.tracer.trace import open_trace
 from tests.awkward import awkward
 from tests.synthetic import training
 

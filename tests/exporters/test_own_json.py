@@ -12,7 +12,7 @@ import pytest
 
 from ral_trace.tracer.exporters import export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
-from ral_trace.tracer.trace import Trace, open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from tests.awkward import awkward
 from tests.synthetic import training
 

@@ -7,9 +7,9 @@ import pytest
 
 from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
+from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder
-from ral_trace.tracer.trace import Trace, open_trace
 from tests.awkward import HUGE, awkward
 from tests.exporters.replay import Replay, replay
 from tests.synthetic import training

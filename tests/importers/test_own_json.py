@@ -14,9 +14,9 @@ from ral_trace.analysis import ANALYSES, Analysis
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.importers import import_files, own_json
+from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import TABLES
 from ral_trace.tracer.store import TraceBuilder
-from ral_trace.tracer.trace import Trace, open_trace
 from tests.awkward import awkward
 from tests.synthetic import training
 

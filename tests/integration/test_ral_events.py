@@ -96,6 +96,49 @@ def test_native_calls(one_of_each: Trace) -> None:
     ]
 
 
+BYTES = """
+backend.enable("host:1,sim:1")
+for device in ("ral:0", "ral:1"):
+    x, y = torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)
+    row, whole, empty = torch.ones(4, device=device), torch.zeros(4, 4, device=device), torch.empty(0, device=device)
+    def work():
+        torch.add(x, y)                       # 64 + 64 + 64
+        torch.mul(x, x)                       # an argument twice: 64 + 64 + 64
+        x.sub_(y)                             # one argument, read and written: 64 + 64
+        torch.div(x, y, out=whole)            # 64 + 64 + 64
+        torch.maximum(x, row)                 # broadcast by the kernel: 64 + 16 + 64
+        torch.pow(x, 2)                       # a number is none of the device's tensors: 64 + 64
+        torch.eq(x, y)                        # 64 + 64 + 16
+        torch.cat([x, y, row.view(1, 4)])     # a list: 64 + 64 + 16 + 144
+        torch.mm(x[:2], y)                    # of a view what it shows: 32 + 64 + 32
+        torch.exp(x, out=empty)               # sized by the call: 64 + 64; sim leaves it to the CPU
+    work()
+    empty.resize_(0)
+    with trace(Path(file) if device == "ral:1" else Path(file).with_name("host.duckdb")):
+        work()
+"""
+
+
+def test_bytes_of_a_kernel(tmp_path: Path) -> None:
+    """What its arguments and results show, each once."""
+    expected = [
+        ("aten::add.Tensor", 192),
+        ("aten::mul.Tensor", 192),
+        ("aten::sub_.Tensor", 128),
+        ("aten::div.out", 192),
+        ("aten::maximum", 144),
+        ("aten::pow.Tensor_Scalar", 128),
+        ("aten::eq.Tensor", 144),
+        ("aten::cat", 288),
+        ("aten::mm", 128),
+        ("aten::exp.out", 128),
+    ]
+    sim = record(tmp_path, BYTES)
+    host = open_trace(tmp_path / "host.duckdb")
+    assert [(row["name"], row["bytes"]) for row in events(host, "kernel")] == expected
+    assert [(row["name"], row["bytes"]) for row in events(sim, "kernel")] == expected[:-1]
+
+
 def test_the_parent_of_a_launch_is_its_op(one_of_each: Trace) -> None:
     (launch,) = [
         row for row in events(one_of_each, "launch", "e.name = 'aten::cumsum'") if row["args"]["route"] == "cpu"

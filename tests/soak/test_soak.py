@@ -51,13 +51,18 @@ def test_programs_that_are_killed_and_restarted_are_accounted_for(
     with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as shared:
         rendezvous = Path(shared) / "rendezvous"
         monkeypatch.setenv("RAL_TRACE_DIR", str(rendezvous))
-        recording = start("-o", "soak.duckdb", cwd=tmp_path)
-        wait_for(lambda: any(rendezvous.glob("session-*")), "the recording begins")
-        time.sleep(0.5)
-        counted = killed_at_random(tmp_path, dice)
-        assert recording.poll() is None, "ral-trace goes on"
-        recording.send_signal(signal.SIGINT)
-        _, errors = recording.communicate(timeout=300)
+        # The duration is only a bound: Ctrl-C ends it.
+        recording = start("--duration", f"{int(SECONDS) + 3600}s", "-o", "soak.duckdb", cwd=tmp_path)
+        try:
+            wait_for(lambda: any(rendezvous.glob("session-*")), "the recording begins")
+            time.sleep(0.5)
+            counted = killed_at_random(tmp_path, dice)
+            assert recording.poll() is None, "ral-trace goes on"
+            recording.send_signal(signal.SIGINT)
+            _, errors = recording.communicate(timeout=300)
+        finally:
+            recording.kill()
+            recording.wait()
         assert recording.returncode == 0, errors
     assert len(counted) >= PROGRAMS
     assert sum(counted.values()) > 0

@@ -8,9 +8,9 @@ import duckdb
 import pytest
 
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, VIEWS
 from ral_trace.tracer.store import TraceBuilder
-from ral_trace.tracer.trace import newest_trace, open_trace
 from tests.synthetic import training
 
 

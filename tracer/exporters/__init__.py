@@ -14,7 +14,7 @@ import duckdb
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import own_json, parquet, perfetto
 from ral_trace.tracer.exporters.output import Window
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 __all__ = ["EXPORTERS", "Exporter", "Window", "export", "exporter_for"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 
 from ral_trace.tracer.exporters.output import MAX_NS, UNFINISHED, VALID, Selection
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 SLICE_KINDS = (
     "op", "launch", "kernel", "transfer", "sync", "fallback",

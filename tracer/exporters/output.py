@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import FLAGS
-from ral_trace.tracer.trace import Trace
 
 VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
 UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"

@@ -31,8 +31,8 @@ from isal import igzip
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn
 from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_private, cut_note, select
+from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
-from ral_trace.tracer.trace import Trace
 
 FORMAT = "ral-trace JSON"
 ENDINGS: tuple[str, ...] = (".json", ".json.gz")

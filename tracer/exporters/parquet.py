@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 from ral_trace.tracer.exporters.output import Window, cut_note, select
+from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import TABLES
-from ral_trace.tracer.trace import Trace
 
 FORMAT = "Parquet"
 ENDINGS: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.exporters import drawn
 from ral_trace.tracer.exporters.output import Selection, Window, create_private, select
-from ral_trace.tracer.trace import Trace
+from ral_trace.tracer.reading import Trace
 
 FORMAT = "Perfetto"
 ENDINGS: tuple[str, ...] = (".pftrace",)

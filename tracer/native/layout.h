@@ -91,6 +91,7 @@ struct ProcessHeader {
   std::atomic<std::uint32_t> rings;       // ring-0 to ring-<rings - 1> are whole
   std::atomic<std::uint64_t> unrecorded;  // events of threads whose ring could not be made
   std::array<char, 256> note;             // why ops are not recorded, when they are not
+  std::array<char, 2048> command;         // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
 };
 static_assert(sizeof(ProcessHeader) <= kHeaderBytes);
 

@@ -129,7 +129,9 @@ void bind_reader(py::module_& module) {
       .def_readonly("written", &Account::written)
       .def_readonly("received", &Account::received)
       .def_readonly("dropped", &Account::dropped)
-      .def_readonly("lost", &Account::lost);
+      .def_readonly("lost", &Account::lost)
+      .def_readonly("facts", &Account::facts)
+      .def_readonly("damaged_rings", &Account::damaged_rings);
   py::class_<ProcessReader>(module, "ProcessReader")
       .def_static("open", &ProcessReader::open, py::arg("folder"))
       .def(
@@ -140,6 +142,11 @@ void bind_reader(py::module_& module) {
           py::arg("process"), py::arg("clock"), py::arg("into"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("pid", [](const ProcessReader& self) { return self.header().pid; })
       .def_property_readonly("started", [](const ProcessReader& self) { return self.header().started; })
+      .def_property_readonly("command",
+                             [](const ProcessReader& self) {
+                               const auto& words = self.header().command;
+                               return py::bytes(words.data(), words.size());
+                             })
       .def_property_readonly("note",
                              [](const ProcessReader& self) {
                                return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256));

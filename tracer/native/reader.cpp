@@ -40,6 +40,11 @@ bool fits(const Record& record) {
 }
 
 // What every later stage counts on: indices into tables, and numbers that fit the trace's columns.
+bool is_fact(const Record& record) {
+  const bool was_there = record.kind == Kind::kAlloc || record.kind == Kind::kRegion;
+  return record.kind >= Kind::kDevice || (was_there && (record.flags & kBeforeTrace) != 0);
+}
+
 bool is_sound(const Record& record, const TickRange& possible) {
   return is_known(record.kind) && record.name < kMaxNames && record.end_ticks >= record.start_ticks &&
          record.start_ticks >= possible.first && record.end_ticks <= possible.last && record.correlation <= INT64_MAX &&
@@ -98,6 +103,7 @@ std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, st
     return 0;
   }
   if (!read_counters()) {
+    damaged_ = true;
     finish();
     return 0;
   }
@@ -108,11 +114,15 @@ std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, st
     const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
     scratch.resize(kPieceRecords);
     if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
-      finish();  // cut short under us
+      damaged_ = true;  // cut short under us
+      finish();
       break;
     }
-    received_ += into.append(process, scratch.data(), count, clock,
-                             [&](const Record& record) { return is_sound(record, possible); });
+    received_ += into.append(process, scratch.data(), count, clock, [&](const Record& record) {
+      const bool sound = is_sound(record, possible);
+      facts_ += sound && is_fact(record) ? 1 : 0;
+      return sound;
+    });
     tail_ += count;
     // The writer may reuse these slots once it sees this, so not before they are read.
     std::atomic_thread_fence(std::memory_order_release);
@@ -132,7 +142,8 @@ void RingReader::finish() {
 }
 
 Account RingReader::account() const {
-  return {counters_.sequence, received_, counters_.dropped, counters_.sequence - received_ - counters_.dropped};
+  return {counters_.sequence, received_, counters_.dropped, counters_.sequence - received_ - counters_.dropped, facts_,
+          damaged_ ? 1u : 0u};
 }
 
 std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder) {
@@ -182,6 +193,8 @@ Account ProcessReader::account() const {
     sum.received += one.received;
     sum.dropped += one.dropped;
     sum.lost += one.lost;
+    sum.facts += one.facts;
+    sum.damaged_rings += one.damaged_rings;
   }
   const std::uint64_t unrecorded = std::min(header().unrecorded.load(std::memory_order_relaxed), kMaxEvents);
   sum.written += unrecorded;

@@ -21,6 +21,10 @@ struct Account {
   std::uint64_t received = 0;
   std::uint64_t dropped = 0;
   std::uint64_t lost = 0;
+  // Of the received: what devices say of themselves, and what was there before the recording. The rest is events.
+  std::uint64_t facts = 0;
+  // Rings that were damaged, or cut short, and read no further.
+  std::uint64_t damaged_rings = 0;
 };
 
 class RingReader {
@@ -58,6 +62,8 @@ class RingReader {
   Counters counters_{};
   std::uint64_t tail_ = 0;
   std::uint64_t received_ = 0;
+  std::uint64_t facts_ = 0;
+  bool damaged_ = false;
   bool finished_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "writer.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -385,6 +386,10 @@ ProcessHeader* Writer::make_process_files(std::string* folder) {
   header->clock = api_.clock;
   header->state = ProcessState::kRecording;
   std::snprintf(header->note.data(), header->note.size(), "%s", note_.c_str());
+  // Written here because a short-lived process is gone before the collector looks.
+  if (const File words(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC)); words) {
+    (void)!::read(words.get(), header->command.data(), header->command.size() - 2);
+  }
   if (std::rename((*folder + "/.process").c_str(), (*folder + "/process").c_str()) != 0) {
     return nullptr;
   }
