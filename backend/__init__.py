@@ -10,6 +10,9 @@ from ral_trace.backend.errors import AdapterMissing, BackendError, BadManifest, 
 
 __all__ = ["AdapterMissing", "BackendError", "BadManifest", "NameTaken", "enable", "is_enabled"]
 
+DEFAULT_DEVICES = "host:1,sim:1"
+"""Where neither an argument nor the environment's RAL_DEVICES names devices."""
+
 _enabled = False
 
 

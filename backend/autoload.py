@@ -11,7 +11,7 @@ import os
 from ral_trace.tracer import watch
 
 failure: str | None = None
-"""Why something did not work, for `ralctl list-devices`; nothing is printed."""
+"""Why something did not work in this process; nothing is printed. `ralctl list-devices` asks a process of its own."""
 
 
 def autoload() -> None:

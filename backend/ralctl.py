@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ral_trace.backend import DEFAULT_DEVICES
 from ral_trace.backend.errors import BackendError
 from ral_trace.tracer.errors import RalTraceError
 
-DEFAULT_DEVICES = "host:1,sim:1"
+# What `import torch` leaves in a program that has not asked for the device. The answer is the last line: other
+# backends may print.
+_PROBE = """
+import json, torch
+import ral_trace.backend.autoload as autoload
+print()
+print(json.dumps(autoload.failure))
+"""
+_PROBE_SECONDS = 120
+_ONLINE = "online"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,6 +68,8 @@ def _device_rows() -> list[dict[str, Any]]:
     except core.BadDeviceList as error:
         raise BackendError(str(error)) from None
     status = _adapter_status()
+    if status == _ONLINE:
+        status = _import_status()
     return [
         {
             "device_id": f"ral:{device['index']}",
@@ -70,13 +83,42 @@ def _device_rows() -> list[dict[str, Any]]:
 
 
 def _adapter_status() -> str:
+    """Whether the adapter fits the torch that is installed. Imports neither."""
+    import importlib.metadata
     import importlib.util
 
-    if importlib.util.find_spec("torch") is None:
+    from ral_trace.tracer.watch import TORCH_VERSION
+
+    try:
+        installed = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
         return "torch is not installed"
     if importlib.util.find_spec("ral_trace.backend._adapter") is None:
         return "adapter not built"
-    return "online"
+    if not installed.startswith(f"{TORCH_VERSION}."):
+        return f"adapter is built for torch {TORCH_VERSION}, installed is {installed}"
+    return _ONLINE
+
+
+def _import_status() -> str:
+    """What a program finds that imports torch: tried in a process of its own, which may fail without harm."""
+    environment = {name: value for name, value in os.environ.items() if name != "RAL_ENABLE"}
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-P", "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"`import torch` takes more than {_PROBE_SECONDS} s"
+    if probe.returncode != 0:
+        said = probe.stderr.strip().splitlines()
+        return f"`import torch` fails: {said[-1] if said else f'exit code {probe.returncode}'}"
+    failure = json.loads(probe.stdout.splitlines()[-1])
+    return _ONLINE if failure is None else f"{_ONLINE}, cannot be recorded: {failure}"
 
 
 def _plugin_rows() -> list[dict[str, Any]]:
@@ -85,7 +127,7 @@ def _plugin_rows() -> list[dict[str, Any]]:
     from ral_trace.backend import core
 
     status = _adapter_status()
-    manifests = _manifests() if status == "online" else {}
+    manifests = _manifests() if status == _ONLINE else {}
     rows = []
     for vendor in core.list_vendors():
         manifest = manifests.get(vendor["vendor"])

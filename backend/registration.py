@@ -11,12 +11,11 @@ from types import ModuleType
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from ral_trace.backend import manifest
+from ral_trace.backend import DEFAULT_DEVICES, manifest
 from ral_trace.backend.errors import AdapterMissing, BackendError, NameTaken
+from ral_trace.tracer.watch import TORCH_VERSION
 
 NAME = "ral"
-DEFAULT_DEVICES = "host:1,sim:1"
-TORCH_VERSION = "2.13"
 
 # torch composes these from others although it also has a CPU kernel for the whole; a device's own kernel is the whole.
 # The two convolutions exist for devices only: torch composes them into an error.

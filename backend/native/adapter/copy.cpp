@@ -71,6 +71,27 @@ void move_bytes(Device& device, const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
+class CopyWork : public Work {
+ public:
+  CopyWork(const Route& route, const at::Tensor& from, const at::Tensor& to, const events::Launch& launch)
+      : Work{WorkKind::kTransfer, launch.name()}, route_(route), from_(from), to_(to), started_(launch) {}
+
+  void run() {
+    const std::uint64_t start = started_.active() ? events::now() : 0;
+    move_bytes(*route_.device, from_, to_);
+    if (started_.active()) {
+      started_.work(trace::Kind::kTransfer, start, events::now(), static_cast<std::int64_t>(to_.nbytes()),
+                    static_cast<std::uint64_t>(route_.other), route_.direction);
+    }
+  }
+
+ private:
+  Route route_;
+  at::Tensor from_;
+  at::Tensor to_;
+  events::Started started_;
+};
+
 const events::Name& route_name() {
   static const events::Name name("copy");
   return name;
@@ -86,14 +107,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
   events::Launch launch(routed, route.device->index(), route.stream);
   launch.set_route(route_name());
   Stream& stream = route.device->stream(route.stream);
-  stream.submit(WorkKind::kTransfer, launch.name(), [&] {
-    const std::uint64_t start = launch.active() ? events::now() : 0;
-    move_bytes(*route.device, self, destination);
-    if (launch.active()) {
-      launch.work(trace::Kind::kTransfer, start, events::now(), static_cast<std::int64_t>(destination.nbytes()),
-                  static_cast<std::uint64_t>(route.other), route.direction);
-    }
-  });
+  stream.submit(CopyWork(route, self, destination, launch));
   if (route.direction == trace::kDeviceToHost && sync != SyncReason::kNone) {
     const events::Sync waiting(launch.name(), route.device->index(), route.stream,
                                route.device->stream(kComputeStream).last_name(), sync == SyncReason::kForced);

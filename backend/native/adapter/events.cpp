@@ -22,7 +22,12 @@ void Launch::finish() noexcept {
 
 void Launch::work(Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
                   std::uint64_t arg1) const noexcept {
-  Record record = record_;
+  Started(*this).work(kind, start, end, bytes, arg0, arg1);
+}
+
+void Started::work(Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
+                   std::uint64_t arg1) const noexcept {
+  Record record = *record_;
   record.kind = kind;
   record.start_ticks = start;
   record.end_ticks = end;

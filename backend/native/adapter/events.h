@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -70,17 +71,35 @@ class Launch {
   // Nothing was launched after all (an error before it, a zero-size copy): no event.
   void cancel() noexcept { active_ = false; }
 
-  // A record of the work itself: a kernel or transfer on the device's row, or the fallback that took its place on the
-  // host.
+  // A record of the work itself: a kernel or transfer on the device's row (through Started), or the fallback that took
+  // its place on the host.
   void work(trace::Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
             std::uint64_t arg1) const noexcept;
 
  private:
+  friend class Started;
   void begin(const Name& routed, std::int8_t device, std::uint8_t stream) noexcept;
   void finish() noexcept;
 
   bool active_ = false;
   trace::Record record_;  // only read where active
+};
+
+// What a launch started, as a stream's item carries it: the launch itself stays with its thread.
+class Started {
+ public:
+  explicit Started(const Launch& launch) noexcept {
+    if (__builtin_expect(launch.active_, 0)) {
+      record_ = launch.record_;
+    }
+  }
+  bool active() const noexcept { return record_.has_value(); }
+  // Only where active.
+  void work(trace::Kind kind, std::uint64_t start, std::uint64_t end, std::int64_t bytes, std::uint64_t arg0,
+            std::uint64_t arg1) const noexcept;
+
+ private:
+  std::optional<trace::Record> record_;
 };
 
 // A wait of the host for a device, from construction to destruction.

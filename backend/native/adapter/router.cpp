@@ -406,6 +406,19 @@ class RoutedOperator final : public c10::OperatorKernel {
 
 }  // namespace
 
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == c10::kStrided ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
+std::int64_t bytes_of_arguments(const Operator& op, const c10::IValue* arguments) {
+  std::int64_t bytes = 0;
+  for (const ArgSpec& spec : op.arguments()) {
+    for_each_tensor(spec, arguments[spec.position],
+                    [&](const at::Tensor& tensor) { bytes += tensor.device().type() == kRal ? bytes_of(tensor) : 0; });
+  }
+  return bytes;
+}
+
 void put_results(const Operator& op, Stack& stack, Stack&& arguments, Stack&& results,
                  const std::function<at::Tensor(const at::Tensor&)>& to_device) {
   for (std::size_t i = 0; i < results.size(); ++i) {

@@ -157,6 +157,11 @@ void for_each_written(const Operator& op, const Stack& arguments, const Stack& c
 c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value,
                          const std::function<at::Tensor(const at::Tensor&)>& change);
 
+// Bytes of the device's tensors among the arguments that a kernel is called with: each argument counts as a whole and
+// once, also where it is read and written, or shares memory with another. Results that the kernel makes come on top.
+std::int64_t bytes_of_arguments(const Operator& op, const c10::IValue* arguments);
+std::int64_t bytes_of(const at::Tensor& tensor);
+
 enum class NativeResult { kDone, kDeclined };
 
 // The three ways. Each leaves the results on the stack in place of the arguments (unless a kernel declines: then as it

@@ -15,7 +15,8 @@ namespace {
 
 constexpr ral_tensor kNoTensor = {nullptr, nullptr, nullptr, -1, 0};
 
-// The arguments in C. Arrays are filled first and pointed to at the end: they move while they grow.
+// The arguments and outputs in C, with all that they point to: values of the call, and shapes as they were then. Arrays
+// are filled first and pointed to at the end: they move while they grow, and with the item that they are in.
 class CallArguments {
  public:
   // False: an argument has no form in C; `reason` says which.
@@ -28,7 +29,7 @@ class CallArguments {
       return true;
     }
     if (value.isTensor()) {
-      return add_tensor_argument(value.toTensor(), out, reason);
+      return add_tensor_argument(value, out, reason);
     }
     if (value.isInt() || value.isBool()) {
       out.tag = RAL_INT;
@@ -43,7 +44,14 @@ class CallArguments {
     return add_list(value, out, reason);
   }
 
-  const ral_value* finish() {
+  // After all arguments.
+  void add_output(const at::Tensor& tensor) {
+    ++output_count_;
+    describe(tensor);
+  }
+
+  // The tensors that add_output() was given must live as long as the call.
+  ral_call finish(const char* op) {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (values_[i].tag == RAL_TENSOR || values_[i].tag == RAL_TENSORS) {
         values_[i].as.tensors = tensors_.data() + starts_[i];
@@ -53,18 +61,34 @@ class CallArguments {
         values_[i].as.doubles = doubles_.data() + starts_[i];
       }
     }
-    return values_.data();
+    const std::int64_t* shape = shapes_.data();
+    for (ral_tensor& tensor : tensors_) {
+      if (tensor.ndim >= 0) {
+        tensor.sizes = shape;
+        tensor.strides = shape + tensor.ndim;
+        shape += 2 * static_cast<std::ptrdiff_t>(tensor.ndim);
+      }
+    }
+    return {sizeof(ral_call),
+            static_cast<std::int32_t>(values_.size()),
+            static_cast<std::int32_t>(output_count_),
+            op,
+            values_.data(),
+            tensors_.data() + (tensors_.size() - output_count_),
+            nullptr,
+            0};
   }
-  std::size_t size() const { return values_.size(); }
 
  private:
-  bool add_tensor_argument(const at::Tensor& tensor, ral_value& out, std::string* reason) {
+  bool add_tensor_argument(const c10::IValue& value, ral_value& out, std::string* reason) {
+    const at::Tensor& tensor = value.toTensor();
     if (!tensor.defined()) {
       return true;
     }
     if (tensor.device().type() == c10::kCPU && tensor.dim() == 0) {
       return add_number(tensor, out, reason);
     }
+    kept_.push_back(value);
     out.tag = RAL_TENSOR;
     out.count = 1;
     starts_.back() = tensors_.size();
@@ -97,9 +121,19 @@ class CallArguments {
       *reason = "a tensor that is lazily conjugated, negated or not on the device";
       return false;
     }
-    tensors_.push_back({tensor.unsafeGetTensorImpl()->mutable_data(), tensor.sizes().data(), tensor.strides().data(),
-                        static_cast<std::int32_t>(tensor.dim()), static_cast<std::int32_t>(tensor.scalar_type())});
+    describe(tensor);
     return true;
+  }
+
+  void describe(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      tensors_.push_back(kNoTensor);
+      return;
+    }
+    tensors_.push_back({tensor.unsafeGetTensorImpl()->mutable_data(), nullptr, nullptr,
+                        static_cast<std::int32_t>(tensor.dim()), static_cast<std::int32_t>(tensor.scalar_type())});
+    shapes_.append(tensor.sizes().begin(), tensor.sizes().end());
+    shapes_.append(tensor.strides().begin(), tensor.strides().end());
   }
 
   bool add_list(const c10::IValue& value, ral_value& out, std::string* reason) {
@@ -119,6 +153,7 @@ class CallArguments {
       doubles_.append(list.begin(), list.end());
     } else if (value.isTensorList()) {
       const c10::List<at::Tensor> list = value.toTensorList();
+      kept_.push_back(value);
       begin_list(out, RAL_TENSORS, tensors_.size(), list.size());
       for (const at::Tensor& tensor : list) {
         if (!add_tensor(tensor, reason)) {
@@ -126,6 +161,7 @@ class CallArguments {
         }
       }
     } else if (value.isString()) {
+      kept_.push_back(value);
       out.tag = RAL_TEXT;
       out.as.text = value.toStringRef().c_str();
     } else {
@@ -144,8 +180,11 @@ class CallArguments {
   c10::SmallVector<ral_value, 12> values_;
   c10::SmallVector<std::size_t, 12> starts_;
   c10::SmallVector<ral_tensor, 12> tensors_;
-  c10::SmallVector<std::int64_t, 24> ints_;
+  c10::SmallVector<std::int64_t, 8> ints_;
   c10::SmallVector<double, 4> doubles_;
+  c10::SmallVector<std::int64_t, 24> shapes_;  // sizes, then strides, of each defined tensor
+  c10::SmallVector<c10::IValue, 4> kept_;      // whose memory the values point to
+  std::size_t output_count_ = 0;
 };
 
 void touch(const at::Tensor& tensor) {
@@ -249,18 +288,61 @@ bool collect(const Operator& op, const Stack& stack, CallArguments& arguments, s
   return true;
 }
 
-c10::SmallVector<ral_tensor, 4> describe_outputs(const std::vector<at::Tensor>& outputs) {
-  c10::SmallVector<ral_tensor, 4> described;
-  for (const at::Tensor& tensor : outputs) {
-    if (!tensor.defined()) {
-      described.push_back(kNoTensor);
-      continue;
+// One call of a vendor's kernel, and how it ended.
+class KernelWork : public Work {
+ public:
+  KernelWork(const Operator& op, Device& device, Kernel& kernel, CallArguments&& arguments,
+             std::vector<at::Tensor>&& outputs, std::int64_t bytes, const events::Launch& launch)
+      : Work{WorkKind::kCompute, launch.name()},
+        op_(&op),
+        device_(&device),
+        kernel_(&kernel),
+        arguments_(std::move(arguments)),
+        outputs_(std::move(outputs)),
+        bytes_(bytes),
+        started_(launch) {}
+
+  void run() {
+    std::array<char, 256> text;
+    text.front() = '\0';
+    ral_call call = arguments_.finish(op_->name().text().c_str());
+    call.reason = text.data();
+    call.reason_size = text.size();
+    const std::uint64_t start = started_.active() ? events::now() : 0;
+    status_ = kernel_->function()(&call);
+    if (status_ != RAL_OK) {
+      text.back() = '\0';
+      reason_ = text.data();
+    } else if (started_.active()) {
+      started_.work(trace::Kind::kKernel, start, events::now(), bytes_, kernel_->name().id(),
+                    device_->vendor_name().id());
     }
-    touch(tensor);
-    described.push_back({tensor.unsafeGetTensorImpl()->mutable_data(), tensor.sizes().data(), tensor.strides().data(),
-                         static_cast<std::int32_t>(tensor.dim()), static_cast<std::int32_t>(tensor.scalar_type())});
   }
-  return described;
+
+  int status() const { return status_; }
+  const std::string& reason() const { return reason_; }
+  const std::vector<at::Tensor>& outputs() const { return outputs_; }
+
+ private:
+  const Operator* op_;
+  Device* device_;
+  Kernel* kernel_;  // decisions live for ever, and their kernels with them
+  CallArguments arguments_;
+  std::vector<at::Tensor> outputs_;
+  std::int64_t bytes_;
+  events::Started started_;
+  int status_ = RAL_OK;
+  std::string reason_;
+};
+
+std::int64_t bytes_touched(const Operator& op, const Stack& stack, const std::vector<at::Tensor>& outputs) {
+  std::int64_t bytes = bytes_of_arguments(op, stack.data() + (stack.size() - op.argument_count()));
+  if (op.outputs().empty()) {  // else they are arguments
+    for (const at::Tensor& output : outputs) {
+      bytes += bytes_of(output);
+    }
+  }
+  return bytes;
 }
 
 void put_outputs(const Operator& op, Stack& stack, const std::vector<at::Tensor>& outputs) {
@@ -278,36 +360,27 @@ void put_outputs(const Operator& op, Stack& stack, const std::vector<at::Tensor>
 
 NativeResult run_native(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch,
                         std::string* reason) {
-  const auto outputs = outputs_of(op, device, stack, reason);
+  auto outputs = outputs_of(op, device, stack, reason);
   CallArguments arguments;
   if (!outputs.has_value() || !collect(op, stack, arguments, reason)) {
     return NativeResult::kDeclined;
   }
-  auto described = describe_outputs(*outputs);
-  std::array<char, 256> text{};
-  const ral_call call = {sizeof(ral_call),
-                         static_cast<std::int32_t>(arguments.size()),
-                         static_cast<std::int32_t>(described.size()),
-                         op.name().text().c_str(),
-                         arguments.finish(),
-                         described.data(),
-                         text.data(),
-                         text.size()};
-  int status = RAL_OK;
-  device.stream(kComputeStream).submit(WorkKind::kCompute, launch.name(), [&] {
-    const std::uint64_t start = launch.active() ? events::now() : 0;
-    status = kernel.function()(&call);
-    if (launch.active() && status == RAL_OK) {
-      launch.work(trace::Kind::kKernel, start, events::now(), -1, kernel.name().id(), device.vendor_name().id());
+  for (const at::Tensor& output : *outputs) {
+    if (output.defined()) {
+      touch(output);
     }
-  });
-  text.back() = '\0';
-  TORCH_CHECK(status != RAL_FAILED, op.name().text(), " on ", device.torch_device(), ": ", text.data());
-  if (status != RAL_OK) {
-    *reason = text[0] != '\0' ? text.data() : "no reason given";
+    arguments.add_output(output);
+  }
+  const std::int64_t bytes = launch.active() ? bytes_touched(op, stack, *outputs) : -1;
+  const KernelWork done =
+      device.stream(kComputeStream)
+          .submit(KernelWork(op, device, kernel, std::move(arguments), *std::move(outputs), bytes, launch));
+  TORCH_CHECK(done.status() != RAL_FAILED, op.name().text(), " on ", device.torch_device(), ": ", done.reason());
+  if (done.status() != RAL_OK) {
+    *reason = done.reason().empty() ? "no reason given" : done.reason();
     return NativeResult::kDeclined;
   }
-  put_outputs(op, stack, *outputs);
+  put_outputs(op, stack, done.outputs());
   return NativeResult::kDone;
 }
 

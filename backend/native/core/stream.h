@@ -1,37 +1,37 @@
-// Work on a device goes through a stream, as typed items in order. For now an item runs in place, on the thread that
-// submits it; callers must not count on that: what an item needs it carries, and only wait() says that it is done.
+// Work on a device goes through a stream, as typed items in order. An item is moved into its stream and owns all that it
+// needs: nothing in it points to the stack of the thread that submits it. For now it runs in place, on that thread, and
+// submit() hands it back with what it produced; a stream with a thread of its own will keep it until it is done, and
+// only wait() will say that it is.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace ral {
 
 enum class WorkKind : std::uint8_t { kHost, kTransfer, kCompute, kSync };
 
+// What every item is derived from; each kind adds `void run()`, what that reads, and what comes out of it.
 struct Work {
   WorkKind kind;
   std::uint32_t name;  // name id of the op that it is for; 0: nobody records
-  void (*run)(void* state);
-  void* state;
 };
 
 class Stream {
  public:
-  void submit(const Work& work) {
+  // What an item throws, it throws here.
+  template <class Item>
+  Item submit(Item item) {
+    static_assert(std::is_base_of_v<Work, Item> && std::is_move_constructible_v<Item>);
     submitted_.fetch_add(1, std::memory_order_relaxed);
-    if (work.name != 0) {
-      last_name_.store(work.name, std::memory_order_relaxed);
+    if (item.name != 0) {
+      last_name_.store(item.name, std::memory_order_relaxed);
     }
-    work.run(work.state);
-    completed_.fetch_add(1, std::memory_order_release);
-  }
-
-  template <class Function>
-  void submit(WorkKind kind, std::uint32_t name, Function&& function) {
-    using Callable = std::remove_reference_t<Function>;
-    submit(Work{kind, name, [](void* state) { (*static_cast<Callable*>(state))(); }, &function});
+    const Completion completion(completed_);
+    item.run();
+    return item;
   }
 
   // Returns when all that was submitted before is done.
@@ -41,6 +41,18 @@ class Stream {
   std::uint32_t last_name() const { return last_name_.load(std::memory_order_relaxed); }
 
  private:
+  // An item that failed is done too.
+  class Completion {
+   public:
+    explicit Completion(std::atomic<std::uint64_t>& count) : count_(count) {}
+    ~Completion() { count_.fetch_add(1, std::memory_order_release); }
+    Completion(const Completion&) = delete;
+    Completion& operator=(const Completion&) = delete;
+
+   private:
+    std::atomic<std::uint64_t>& count_;
+  };
+
   std::atomic<std::uint64_t> submitted_{0};
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint32_t> last_name_{0};
