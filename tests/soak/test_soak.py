@@ -31,7 +31,8 @@ import torch
 import ral_trace.backend
 torch.set_num_threads(1)
 ral_trace.backend.enable()
-page = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 4096)
+file = open(sys.argv[1], "r+b")
+page = mmap.mmap(file.fileno(), 4096)
 x = torch.ones(8, 8, device="ral:1")
 done = 0
 while True:
@@ -95,6 +96,11 @@ def balanced(row: dict[str, int], count: int) -> bool:
     )
 
 
+def works(program: subprocess.Popen[bytes], page: CountPage) -> bool:
+    assert program.poll() is None, "it ended by itself"
+    return page.count() > 0
+
+
 def killed_at_random(folder: Path, dice: random.Random) -> dict[int, int]:
     """Keeps the programs running, and kills one of them now and then. Returns what each counted, by pid."""
     running: list[tuple[subprocess.Popen[bytes], CountPage]] = []
@@ -106,22 +112,23 @@ def killed_at_random(folder: Path, dice: random.Random) -> dict[int, int]:
 
     def kill(position: int) -> None:
         program, page = running.pop(position)
-        assert program.poll() is None, "it ended by itself"
         program.kill()
-        program.wait()
+        assert program.wait() == -signal.SIGKILL, "it ended by itself"
         assert program.pid not in counted
         counted[program.pid] = page.count()
 
     try:
         for _ in range(PROGRAMS):
             begin()
-        wait_for(lambda: all(page.count() > 0 for _, page in running), "all programs work", seconds=240)
+        wait_for(lambda: all(works(*one) for one in running), "all programs work", seconds=120)
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             time.sleep(min(dice.uniform(0.2, 4), max(0.0, until - time.monotonic())))
             kill(dice.randrange(len(running)))
             begin()
     finally:
+        for program, _ in running:
+            program.kill()
         while running:
             kill(-1)
     return counted
