@@ -12,6 +12,7 @@ from ral_trace.analysis.report import html, json, terminal
 from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.analysis.summary import devices
 from ral_trace.tracer.errors import InputRefused, RalTraceError, UsageError
+from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import Trace, newest_trace, open_trace
 
 BESIDE_THE_TRACE = ""
@@ -58,6 +59,9 @@ def _collected(trace: Trace, device: str | None) -> Report:
         raise InputRefused(trace.path, f"cannot be read through ({cause})", "record it again") from error
 
 
+PAGE_ENDINGS = (".html", ".htm")
+
+
 def html_path(trace: Path, page: str) -> Path:
     """Where the HTML report goes. Raises UsageError for the name of a trace, as in `report --html run.duckdb`."""
     if page == BESIDE_THE_TRACE:
@@ -65,11 +69,13 @@ def html_path(trace: Path, page: str) -> Path:
         for ending in TRACE_ENDINGS:
             name = name.removesuffix(ending)
         return trace.with_name(f"{name}.html")
+    if output_file(Path(page)).exists() and not page.endswith(PAGE_ENDINGS):
+        raise UsageError(f"--html {page}: that file is no HTML and would be written over; choose another name")
     if page.endswith(TRACE_ENDINGS):
         raise UsageError(
             f"--html {page}: that is a trace's name and would be written over; name the trace first: {page} --html"
         )
-    return Path(page)
+    return output_file(Path(page))
 
 
 def check_device(trace: Trace, device: str) -> None:

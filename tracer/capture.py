@@ -86,7 +86,8 @@ class Capture:
         assert self._collector.stderr is not None
         assert self._collector.stdout is not None
         with self._collector.stderr, self._collector.stdout:
-            return self._collector.stderr.read().strip()
+            said = self._collector.stderr.read().strip().splitlines()
+        return said[-1].removeprefix("ral-trace: ") if said else ""
 
 
 def trace(path: Path | str, *, buffer_bytes: int | None = None) -> Capture:

@@ -196,6 +196,8 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
     from ral_trace.tracer import exporters
 
     exporters.exporter_for(output)
+    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
+        raise UsageError("--from must lie before --to")
     with open_trace(trace or newest_trace(Path.cwd())) as opened:
         exporters.export(opened, output, exporters.Window(from_ns, to_ns))
     click.echo(f"{output}: written", err=True)
@@ -222,17 +224,13 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         sys.stderr.write(f"ral-trace: {error.format_message()} (see ral-trace --help)\n")
         sys.exit(error.exit_code)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except RalTraceError as error:
         if "--debug" in words[:cut]:
             traceback.print_exc()
         sys.stderr.write(f"ral-trace: {error}\n")
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Somebody piped us into `head`.
-        sys.stderr.close()
-        sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -42,25 +42,30 @@ class Trace:
             if other is not None:
                 self._attach(other, OTHER, other)
             self._lock()
+            self._check_version("trace", self.path)
+            if other is not None:
+                self._check_version(OTHER, other)
             unless_opened.pop_all()
 
     def _attach(self, path: Path, catalog: str, name: Path) -> None:
         try:
             self.connection.execute(f"ATTACH {_text(str(path.resolve()))} AS {catalog} (READ_ONLY, TYPE duckdb)")
-            row = self.connection.execute(
-                f"SELECT value FROM {catalog}.trace_info WHERE key = 'schema_version'"
-            ).fetchone()
-        except duckdb.CatalogException as error:
-            raise InputRefused(
-                name, "is a DuckDB file but not a trace", "record one with: ral-trace --duration 10s"
-            ) from error
         except (duckdb.Error, OSError) as error:
             raise InputRefused(name, _cause(path, error), "record a new trace, or give another file") from error
-        found = int(row[0]) if row and str(row[0]).isdigit() else None
+
+    def _check_version(self, catalog: str, name: Path) -> None:
+        """Only once everything is locked: `trace_info` may be a view that somebody else wrote."""
+        try:
+            rows = self.connection.sql(
+                f"SELECT value FROM {catalog}.trace_info WHERE key = 'schema_version'"
+            ).fetchall()
+        except duckdb.Error as error:
+            remedy = "record one with: ral-trace --duration 10s"
+            raise InputRefused(name, "is a DuckDB file but not a trace", remedy) from error
+        found = int(rows[0][0]) if rows and str(rows[0][0]).isdigit() else None
         if found != SCHEMA_VERSION:
-            remedy = (
-                "install the ral-trace that wrote it" if found is None or found > SCHEMA_VERSION else "record it again"
-            )
+            newer = found is None or found > SCHEMA_VERSION
+            remedy = "install the ral-trace that wrote it" if newer else "record it again"
             raise InputRefused(name, f"has schema version {found}, and this ral-trace reads {SCHEMA_VERSION}", remedy)
 
     def _lock(self) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from ral_trace.tracer import exporters
 from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
+from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals, is_running
 
@@ -27,6 +28,7 @@ COMMAND = "ral-trace -- COMMAND"
 TRACE_ENDING = ".duckdb"
 POLL_S = 0.02
 LIVE_LINE_S = 0.25
+LEAST_RING_BYTES, MOST_RING_BYTES = 64 << 10, 4 << 30
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,15 +58,14 @@ def record(options: RecordOptions, console: Console) -> int:
     """
     _check(options)
     if options.output.suffix == TRACE_ENDING:
-        return _record(options, options.output, console)
+        return _record(options, output_file(options.output), console)
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
         return _record(options, Path(folder) / f"recorded{TRACE_ENDING}", console)
 
 
 def _record(options: RecordOptions, trace: Path, console: Console) -> int:
     with Recording(trace, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
-        for session in recording.stale():
-            place = recording.root / session.folder
+        for place in recording.stale():
             _say(console, f"an earlier recording's collector died; give its memory back with: rm -r {place}")
         run = _Run(options, recording, console)
         with _stop_signals(run.interrupt):
@@ -78,11 +79,15 @@ def _record(options: RecordOptions, trace: Path, console: Console) -> int:
 
 
 def _check(options: RecordOptions) -> None:
+    if options.output.suffix == TRACE_ENDING:
+        output_file(options.output)
+    else:
+        exporters.checked_output(options.output)
+    if not LEAST_RING_BYTES <= options.ring_bytes <= MOST_RING_BYTES:
+        raise UsageError("--buffer must lie between 64k and 4g: it is the ring of one thread")
     folder = options.output.resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise RalTraceError(f"{folder}: cannot be written; choose another place with --output")
-    if options.output.suffix != TRACE_ENDING:
-        exporters.exporter_for(options.output)
     if options.pid is not None and options.command:
         raise UsageError("--pid and a command do not go together; record one of them")
     if options.pid is not None and not is_running(options.pid):
@@ -182,7 +187,7 @@ def _write(run: _Run, console: Console) -> RalTraceError | None:
         return NothingRecorded(_why_nothing(run))
     try:
         recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
-        if options.output != recording.output:
+        if options.output.suffix != TRACE_ENDING:
             with open_trace(recording.output) as trace:
                 exporters.export(trace, options.output)
     except RalTraceError as error:
@@ -222,7 +227,9 @@ def _programs(totals: Totals) -> str:
 
 def _why_nothing(run: _Run) -> str:
     recording, options = run.recording, run.options
-    if recording.attach_failures:
+    if run.interrupts:
+        why = "the recording was interrupted before there was an event; let it run longer"
+    elif recording.attach_failures:
         why = f"programs could not make their rings in {recording.root}; make room there, or set RAL_TRACE_DIR"
     elif recording.processes:
         notes = {process.reader.note for process in recording.processes.values() if process.reader.note}

@@ -133,15 +133,15 @@ class Recording:
             self.builder.close()
             raise RalTraceError(f"{self.root}: eight recordings are running already; wait for one to end")
 
-    def stale(self) -> list[_native.SessionView]:
-        """Recordings whose collector died and whose data is still there. The slots of others are freed."""
-        found = []
+    def stale(self) -> list[Path]:
+        """What recordings whose collector died have left in shared memory. Their slots are freed."""
+        alive = set()
         for session in self._sessions.taken():
-            if not session.collector_alive and (self.root / session.folder).is_dir():
-                found.append(session)
-            elif not session.collector_alive:
+            if session.collector_alive:
+                alive.add(session.folder)
+            else:
                 self._sessions.release(session.slot)
-        return found
+        return [folder for folder in sorted(self.root.glob("session-*")) if folder.name not in alive]
 
     def poll(self) -> Totals:
         """Finds new processes and moves what they have written out of their rings. Returns the totals so far."""

@@ -308,3 +308,47 @@ def test_the_reason_of_a_fallback(tmp_path: Path) -> None:
         row["args"]["reason"].partition(";")[0] for row in events(trace, "fallback", "e.name = 'aten::add.Tensor'")
     ]
     assert added == ["native: dtype Double", "native: rank 9"]
+
+
+def test_running_out_of_memory_is_an_event(tmp_path: Path) -> None:
+    program = f"""
+import torch
+from ral_trace.backend import enable
+from ral_trace.tracer import trace
+enable()
+with trace({str(tmp_path / "oom.duckdb")!r}):
+    kept = torch.ones(4, device="ral:1")
+    try:
+        torch.empty(1 << 50, dtype=torch.uint8, device="ral:1")
+    except torch.OutOfMemoryError:
+        kept.mul_(2)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with open_trace(tmp_path / "oom.duckdb") as opened:
+        (row,) = opened.rows("SELECT name, bytes, device_label FROM events WHERE kind = 'error'")
+        assert row["bytes"] == 1 << 50
+        assert row["device_label"] == "ral:1"
+        assert len(opened.rows("FROM kernels")) >= 2
+
+
+def test_kernels_of_a_stream_do_not_overlap_whichever_threads_launch(tmp_path: Path) -> None:
+    program = f"""
+import threading, torch
+from ral_trace.backend import enable
+from ral_trace.tracer import trace
+enable()
+x = torch.rand(32, 32, device="ral:1")
+def work():
+    for _ in range(200):
+        (x @ x).clamp(0, 1)
+with trace({str(tmp_path / "threads.duckdb")!r}):
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with open_trace(tmp_path / "threads.duckdb") as opened:
+        rows = opened.rows("""
+            SELECT count(*) AS kernels, count(*) FILTER (ts_ns < lag_end) AS overlapping FROM (
+                SELECT ts_ns, lag(end_ns) OVER (PARTITION BY stream ORDER BY ts_ns) AS lag_end FROM kernels)""")
+    assert rows == [{"kernels": 1600, "overlapping": 0}]

@@ -228,10 +228,11 @@ os.kill(child, 9)
 
 
 def test_what_cannot_be_written_is_rescued(tmp_path: Path) -> None:
-    (tmp_path / "taken.duckdb").mkdir()
-    (tmp_path / "taken.duckdb" / "something").touch()
-    program = "import torch; torch.ones(2) * 3"
-    done = ral_trace("-o", "taken.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path, TMPDIR=str(tmp_path))
+    """The folder is taken away while the program runs."""
+    (tmp_path / "gone").mkdir()
+    program = f"import torch, shutil; torch.ones(2) * 3; shutil.rmtree({str(tmp_path / 'gone')!r})"
+    words = ["-o", "gone/run.duckdb", "--", sys.executable, "-c", program]
+    done = ral_trace(*words, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 1, done.stderr
     rescued = Path(done.stderr.strip().rpartition(" ")[2])
     with open_trace(rescued) as trace:

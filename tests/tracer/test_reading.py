@@ -126,3 +126,14 @@ def test_the_newest_trace_is_the_newest_that_is_one(trace: Path) -> None:
     assert newest_trace(trace.parent) == newer
     with pytest.raises(NothingRecorded):
         newest_trace(Path("/proc/self/fdinfo"))
+
+
+def test_a_view_in_place_of_trace_info_cannot_read_files(trace: Path, tmp_path: Path) -> None:
+    """The schema version is read too, and only under the lock."""
+    (tmp_path / "secret.txt").write_text("1")
+    with duckdb.connect(str(trace)) as connection:
+        connection.execute("DROP TABLE trace_info")
+        source = f"read_text('{tmp_path / 'secret.txt'}')"
+        connection.execute(f"CREATE VIEW trace_info AS SELECT 'schema_version' AS key, content AS value FROM {source}")
+    with pytest.raises(InputRefused):
+        open_trace(trace)

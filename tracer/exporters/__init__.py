@@ -14,6 +14,7 @@ import duckdb
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import own_json, parquet, perfetto
 from ral_trace.tracer.exporters.output import Window
+from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import Trace
 
 __all__ = ["EXPORTERS", "Exporter", "Window", "export", "exporter_for"]
@@ -44,14 +45,22 @@ def exporter_for(out: Path) -> Exporter:
     raise UsageError(f"{out}: no exporter writes '{out.suffix}'; choose one of: {known}, or a folder (Parquet)")
 
 
+def checked_output(out: Path) -> Path:
+    """Where an export to `out` really goes. Raises UsageError when it would replace something that it must not."""
+    if exporter_for(out).ENDINGS or not out.is_dir():
+        return output_file(out)
+    if any(out.iterdir()):
+        raise UsageError(f"{out}: there is a folder of that name; choose another name, or remove it first")
+    return out
+
+
 def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
     """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
 
     Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
     """
     exporter = exporter_for(out)
-    if out.is_dir() and (exporter.ENDINGS or any(out.iterdir())):
-        raise UsageError(f"{out}: there is a folder of that name; choose another name, or remove it first")
+    out = checked_output(out)
     partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
     try:
         exporter.write(trace, partial, window or Window())

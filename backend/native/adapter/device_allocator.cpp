@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "events.h"
 #include "runtime.h"
 
 namespace ral {
@@ -16,7 +17,12 @@ void delete_block(void* context) {
   block->extent->owner->free(block);
 }
 
-[[noreturn]] void raise_out_of_memory(const Device& device, const OutOfMemory& error) {
+[[noreturn]] void raise_out_of_memory(const Device& device, const OutOfMemory& error, std::size_t asked_bytes) {
+  if (events::on()) {
+    trace::Record record = trace::make_record(trace::Kind::kError, events::intern(error.what()), device.index());
+    record.bytes = static_cast<std::int64_t>(asked_bytes);
+    trace::emit_instant(*events::writer, record);
+  }
   TORCH_CHECK_WITH(OutOfMemoryError, false, "ral:", static_cast<int>(device.index()), " (", device.info().vendor.name,
                    ") ", error.what());
   std::abort();
@@ -95,7 +101,7 @@ Block* allocate_block(Device& device, std::size_t bytes) {
   try {
     return device.memory().allocate(bytes);
   } catch (const OutOfMemory& error) {
-    raise_out_of_memory(device, error);
+    raise_out_of_memory(device, error, bytes);
   }
 }
 

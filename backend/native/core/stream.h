@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -29,6 +30,9 @@ class Stream {
     if (item.name != 0) {
       last_name_.store(item.name, std::memory_order_relaxed);
     }
+    // One item at a time, whichever threads submit: a stream is in order. Recursive, because an item that runs in place
+    // may submit another.
+    const std::lock_guard in_order(running_);
     const Completion completion(completed_);
     item.run();
     return item;
@@ -53,6 +57,7 @@ class Stream {
     std::atomic<std::uint64_t>& count_;
   };
 
+  std::recursive_mutex running_;
   std::atomic<std::uint64_t> submitted_{0};
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint32_t> last_name_{0};
