@@ -39,15 +39,19 @@ def bind(application: Flask, port: int) -> BaseWSGIServer:
 
 
 def serve(server: BaseWSGIServer, ready: Callable[[], None]) -> None:
-    """Calls `ready`, then answers until Ctrl-C, or SIGTERM: the trace must be closed and its spill folder removed."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    """Calls `ready`, then answers until Ctrl-C, or SIGTERM: the trace must be closed and its spill folder removed.
+
+    SIGINT too has our handler, because a program that a script starts in the background has it ignored.
+    """
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ready()
         server.serve_forever()
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         server.server_close()
 
 
