@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,11 @@ class TracedProcess:
     reader: _native.ProcessReader
     host_name: str
     ended_ns: int | None = None
-    ended_how: str | None = None
+
+    @cached_property
+    def names(self) -> tuple[list[tuple[int, str]], int]:
+        """(id, text) of every name, and how many found no room. Read once, 4 MiB: only after the recording's end."""
+        return self.reader.names()
 
     @property
     def command(self) -> list[str]:
@@ -240,7 +245,7 @@ class Recording:
         return "exited" if process.reader.exited() else ENDED_AT_ONCE
 
     def _names_of(self, process: TracedProcess) -> live.ProcessNames:
-        names, _ = process.reader.names()
+        names, _ = process.names
         return live.ProcessNames(process.number, names, process.reader.threads())
 
     def _describe(self, builder: TraceBuilder, command_line: str) -> None:
@@ -309,7 +314,7 @@ class Recording:
             warn("events lost: not committed when their writer died, or damaged", account.lost)
         if process.reader.note:
             warn(process.reader.note)
-        if refused := process.reader.names()[1]:
+        if refused := process.names[1]:
             warn("names without room in the name table: their events have no name", refused)
         how = self._how_ended(process)
         if how not in ("exited", "still running", ENDED_AT_ONCE):

@@ -46,13 +46,14 @@ def test_a_killed_program_leaves_all_that_it_did(tmp_path: Path) -> None:
         assert any("SIGKILL" in row["what"] for row in trace.rows("SELECT what FROM quality"))
 
 
-def test_ctrl_c_on_ral_trace_stops_both_and_keeps_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_stops_both_and_keeps_everything(tmp_path: Path, stop: signal.Signals) -> None:
     page = CountPage(tmp_path / "count")
     recording = start("-o", "interrupted.duckdb", "--", *python(COUNTING, page.path), cwd=tmp_path)
     wait_for(lambda: page.count() > 1000, "the program works")
-    recording.send_signal(signal.SIGINT)
+    recording.send_signal(stop)
     _, errors = recording.communicate(timeout=120)
-    assert recording.returncode == 128 + signal.SIGINT, errors
+    assert recording.returncode == 128 + stop, errors
     assert launches(tmp_path / "interrupted.duckdb") - page.count() in (0, 1)
     assert_balanced(tmp_path / "interrupted.duckdb")
 
@@ -172,16 +173,6 @@ def test_a_recording_whose_collector_died_is_announced(tmp_path: Path, rendezvou
     assert "collector died" in done.stderr
     with open_trace(tmp_path / "next.duckdb") as trace:
         assert len(trace.rows("FROM process")) == 1
-
-
-def test_a_closed_terminal_keeps_everything(tmp_path: Path) -> None:
-    page = CountPage(tmp_path / "count")
-    recording = start("-o", "hangup.duckdb", "--", *python(COUNTING, page.path), cwd=tmp_path)
-    wait_for(lambda: page.count() > 500, "the program works")
-    recording.send_signal(signal.SIGHUP)
-    _, errors = recording.communicate(timeout=120)
-    assert recording.returncode == 128 + signal.SIGHUP, errors
-    assert launches(tmp_path / "hangup.duckdb") - page.count() in (0, 1)
 
 
 def test_the_ending_of_the_output_decides_the_format(tmp_path: Path) -> None:
