@@ -47,10 +47,19 @@ std::string trimmed(const std::string& text) {
 }  // namespace
 
 const std::vector<VendorInfo>& DeviceManager::vendors() {
-  static const std::vector<VendorInfo> known = {
-      {"host", "host memory, ATen's CPU kernels", host_memory(), 64, true},
-      {"sim", "sim accelerator model", 4 * kGiB, 16, false},
-  };
+  static const std::vector<VendorInfo> known = [] {
+    VendorInfo host;
+    host.name = "host";
+    host.device_name = "host memory, ATen's CPU kernels";
+    host.memory_bytes = host_memory();
+    host.max_regions = 64;
+    host.host_addressable = true;
+    VendorInfo sim;
+    sim.name = "sim";
+    sim.device_name = "sim accelerator model";
+    sim.memory_bytes = 4 * kGiB;
+    return std::vector<VendorInfo>{host, sim};
+  }();
   return known;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "model.h"
+
 namespace ral {
 
 // torch's autograd engine sizes its queues once, from this number; devices come and go below it.
@@ -16,9 +18,14 @@ struct VendorInfo {
   std::string name;
   std::string device_name;
   std::size_t memory_bytes = 0;
-  std::uint32_t max_regions = 16;
+  std::uint32_t max_regions = 16;    // handles in PF mode
+  std::uint32_t max_regions_vf = 8;  // handles in VF mode (RAL_MODE=vf)
+  std::size_t alignment = 128;       // of addresses and block sizes; a power of two
+  std::uint32_t domains = 1;         // memory domains that a region is striped over, each with a handle of its own
+  std::size_t stripe_bytes = std::size_t{1} << 20;
   // May ATen's CPU kernels work on the device's memory where it lies?
   bool host_addressable = false;
+  DeviceModel model;
 };
 
 struct DeviceInfo {

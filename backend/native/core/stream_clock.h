@@ -1,0 +1,21 @@
+// How far each stream of a device has come, as the allocator asks for it: a freed block may go to another stream only
+// when the work that was submitted before the free is done.
+#pragma once
+
+#include <cstdint>
+
+namespace ral {
+
+class StreamClock {
+ public:
+  virtual ~StreamClock() = default;
+  // The ticket of the newest item that was submitted to the stream; tickets of one stream count up from 1, 0 is none.
+  // Called under the allocator's lock: no lock, no wait.
+  virtual std::uint64_t submitted(std::uint8_t stream) const noexcept = 0;
+  // Whether all items up to the ticket are done. Called under the allocator's lock: no lock, no wait.
+  virtual bool done(std::uint8_t stream, std::uint64_t ticket) const noexcept = 0;
+  // Returns when they are. Never called under a lock.
+  virtual void wait(std::uint8_t stream, std::uint64_t ticket) const = 0;
+};
+
+}  // namespace ral
