@@ -27,10 +27,12 @@ std::int64_t reach(const at::Tensor& tensor) {
 
 // A copy that no Python object hangs on: whoever drops it last may be a worker.
 at::Tensor private_copy(const at::Tensor& tensor) {
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    return tensor;  // made for this call
-  }
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+  if (tensor.dim() == 0) {
+    std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.itemsize());
+    copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    return copy;
+  }
   const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   at::_ops::copy_::call(copy, tensor, false);
   return copy;

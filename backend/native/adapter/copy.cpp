@@ -1,6 +1,7 @@
 #include "copy.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_copy_from_and_resize_ops.h>
 #include <ATen/ops/_copy_from_ops.h>
 #include <ATen/ops/_local_scalar_dense_cpu_dispatch.h>
@@ -12,6 +13,7 @@
 
 #include "alias.h"
 #include "hooks.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -91,7 +93,6 @@ bool same_bytes(const at::Tensor& from, const at::Tensor& to) {
          from.layout() == c10::kStrided && to.layout() == c10::kStrided;
 }
 
-// Of bytes that follow each other. They may overlap, as they may in torch.
 void move_bytes(const at::Tensor& from, const at::Tensor& to) {
   if (same_bytes(from, to)) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<std::size_t>(to.nbytes()));
@@ -164,6 +165,10 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
   give_back_now();
   if (destination.numel() == 0) {
     return;
+  }
+  at::assert_no_internal_overlap(destination);
+  if (self.storage().is_alias_of(destination.storage())) {
+    at::assert_no_partial_overlap(destination, self);
   }
   const Way way = way_of(self, destination);
   Stream& stream = way.device->current_stream();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -36,6 +37,7 @@ class RalGenerator final : public c10::GeneratorImpl {
   // What is queued draws from it first: numbers come in the order of the program.
   const at::Generator& settled() const {
     if (Runtime::started() && !Runtime::bad_fork()) {
+      const WithoutGil no_gil;
       Runtime::get().device(device_.index()).pipelines().synchronize();
     }
     return inner_;

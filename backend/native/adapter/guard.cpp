@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "runtime.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -76,6 +77,7 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
       const events::Sync sync(events::on() ? name.id() : 0, stream.device_index(),
                               stream_row(static_cast<std::uint8_t>(stream.id()), Pipeline::kCompute), on.last_name(),
                               false);
+      const WithoutGil no_gil;
       on.wait();
     }
     give_back_now();
@@ -87,6 +89,7 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     {
       const events::Sync sync(events::on() ? name.id() : 0, device.index(), device.current_stream_row(),
                               device.current_stream().last_name(), false);
+      const WithoutGil no_gil;
       device.pipelines().synchronize();
     }
     give_back_now();
@@ -125,6 +128,7 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     {
       const events::Sync sync(events::on() ? name.id() : 0, state.device->index(),
                               stream_row(state.stream, Pipeline::kCompute), mark->stream->last_name(), false);
+      const WithoutGil no_gil;
       mark->stream->wait(mark->ticket);
     }
     give_back_now();

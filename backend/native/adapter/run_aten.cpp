@@ -7,6 +7,7 @@
 
 #include "results.h"
 #include "run.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -149,6 +150,7 @@ void put_first_results(Call& call, const Plan& plan, const Outcome& outcome, Str
 }  // namespace
 
 void wait_for_trial(Stream& stream, std::uint64_t ticket) {
+  const WithoutGil no_gil;
   stream.wait(ticket);
   if (!stream.done(ticket)) {
     throw Stopped("the device stopped before the operator ran, because the program ends");
