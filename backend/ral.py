@@ -7,6 +7,9 @@ from typing import Any
 import torch
 
 from ral_trace.backend import _adapter
+from ral_trace.backend.dispatch import dispatch_records as dispatch_records
+from ral_trace.backend.dispatch import export_dispatch_records as export_dispatch_records
+from ral_trace.backend.dispatch import set_fallback_thresholds as set_fallback_thresholds
 
 Device = torch.device | int | str | None
 

@@ -37,11 +37,14 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     """Do all of `ral_trace.backend.enable`, without its memory of having done it."""
     _check_owner()
     adapter = _load_adapter()
+    from ral_trace.backend import dispatch
+
     kernels = manifest.load_all(manifests)
     try:
         adapter.start(devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES)
     except ValueError as error:
         raise BackendError(str(error)) from None
+    dispatch.thresholds_from_environment()
     rename_privateuse1_backend(NAME)
     atexit.register(adapter.stop)
     _register_module()

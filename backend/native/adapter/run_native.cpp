@@ -222,6 +222,7 @@ class KernelWork final : public Work {
       }
       if (status_ != RAL_OK) {
         plan_->may_decline.store(true, std::memory_order_relaxed);
+        plan_->decision->set_refused("native: kernel declined (" + reason + ")");
         run_on_copies();
       }
       return;

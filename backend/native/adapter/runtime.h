@@ -70,6 +70,13 @@ class Device {
   // Raises where the storage does not hold that many bytes, or lies on another device; counts the use.
   void check_access(const c10::Storage& storage, std::size_t bytes);
   void touch(const c10::Storage& storage) noexcept;
+  // How many calls were routed to it, how many of them fell back to the CPU, and how loudly that was said.
+  struct Load {
+    std::atomic<std::uint64_t> launches{0};
+    std::atomic<std::uint64_t> fallbacks{0};
+    std::atomic<int> said{0};
+  };
+  Load& load() { return load_; }
   // Raises what a kernel threw since the last time somebody looked.
   void raise_failure();
   VendorKernels& kernels() const { return *kernels_; }
@@ -90,6 +97,7 @@ class Device {
   RegionAllocator memory_;
   Pipelines pipelines_;
   std::atomic<unsigned> streams_made_{0};
+  Load load_;
   VendorKernels* kernels_;
   events::Name vendor_name_;
   at::Generator generator_;
