@@ -14,6 +14,7 @@ KIND_STREAM: int
 FLAGS: dict[str, int]
 DIRECTIONS: tuple[str, ...]
 RECORD_BYTES: int
+STRIPE_BITS: int
 CLOCK: str
 
 def nest(

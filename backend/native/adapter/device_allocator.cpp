@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "events.h"
+#include "memory_report.h"
 #include "runtime.h"
 
 namespace ral {
@@ -14,17 +15,18 @@ namespace {
 
 void delete_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  const MemoryHistory::Gathered stack(MemoryHistory::Action::kFreeRequested);
   block->extent->owner->free(block);
 }
 
-[[noreturn]] void raise_out_of_memory(const Device& device, const OutOfMemory& error, std::size_t asked_bytes) {
+[[noreturn]] void raise_out_of_memory(Device& device, const OutOfMemory& error) {
+  const std::string text = describe_out_of_memory(device, error.facts);
   if (events::on()) {
-    trace::Record record = trace::make_record(trace::Kind::kError, events::intern(error.what()), device.index());
-    record.bytes = static_cast<std::int64_t>(asked_bytes);
+    trace::Record record = trace::make_record(trace::Kind::kError, events::intern(text), device.index());
+    record.bytes = static_cast<std::int64_t>(error.facts.requested);
     trace::emit_instant(*events::writer, record);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "ral:", static_cast<int>(device.index()), " (", device.info().vendor.name,
-                   ") ", error.what());
+  TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   std::abort();
 }
 
@@ -58,32 +60,37 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
       Runtime::get().device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }
   }
-  // Work runs in place: a block that is freed is no longer in use by any stream.
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    (void)data;
-    (void)stream;
+    if (Block* block = block_of(data)) {
+      block->extent->owner->record_stream(block, static_cast<std::uint8_t>(stream.id()));
+    }
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const AllocatorStats stats = Runtime::get().device(index).memory().stats();
     c10::CachingDeviceAllocator::DeviceStats result;
     set_all(result.allocation, stats.allocations);
-    set_all(result.active, stats.allocations);
+    set_all(result.active, stats.active);
+    set_all(result.inactive_split, stats.inactive_split);
     set_all(result.segment, stats.regions);
     set_all(result.allocated_bytes, stats.allocated_bytes);
-    set_all(result.active_bytes, stats.allocated_bytes);
+    set_all(result.active_bytes, stats.active_bytes);
     set_all(result.requested_bytes, stats.requested_bytes);
     set_all(result.reserved_bytes, stats.reserved_bytes);
     set_all(result.inactive_split_bytes, stats.inactive_split_bytes);
     result.num_alloc_retries = static_cast<std::int64_t>(stats.retries);
+    result.num_sync_all_streams = static_cast<std::int64_t>(stats.waits);
     result.num_ooms = static_cast<std::int64_t>(stats.ooms);
     result.num_device_alloc = static_cast<std::int64_t>(stats.region_opens);
     result.num_device_free = static_cast<std::int64_t>(stats.region_closes);
+    const std::size_t split = Runtime::get().device(index).memory().settings().max_split_bytes;
+    result.max_split_size =
+        split == SIZE_MAX ? -1 : static_cast<std::int64_t>(split);  // -1: no limit, as in torch.cuda
     return result;
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_totals(); }
   void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_peaks(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    RegionAllocator& memory = Runtime::get().device(index).memory();
+    const RegionAllocator& memory = Runtime::get().device(index).memory();
     return {memory.capacity() - memory.stats().reserved_bytes.current, memory.capacity()};
   }
 };
@@ -93,15 +100,22 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &the_allocator)
 
 }  // namespace
 
+// lead provides
+__attribute__((weak)) std::uint8_t current_stream(c10::DeviceIndex index) noexcept {
+  (void)index;
+  return 0;
+}
+
 Block* block_of(const c10::DataPtr& data) noexcept {
   return data.get_deleter() == &delete_block ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
 Block* allocate_block(Device& device, std::size_t bytes) {
+  const MemoryHistory::Gathered stack(MemoryHistory::Action::kAlloc);
   try {
-    return device.memory().allocate(bytes);
+    return device.memory().allocate(bytes, current_stream(device.index()));
   } catch (const OutOfMemory& error) {
-    raise_out_of_memory(device, error, bytes);
+    raise_out_of_memory(device, error);
   }
 }
 

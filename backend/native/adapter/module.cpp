@@ -10,6 +10,7 @@
 #include "events.h"
 #include "hooks.h"
 #include "manifest.h"
+#include "memory_bindings.h"
 #include "router.h"
 #include "runtime.h"
 #include "shape_rules.h"
@@ -111,26 +112,7 @@ PYBIND11_MODULE(_adapter, m) {
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
   m.def("default_generator", &ral::default_generator, py::arg("index"));
-  m.def(
-      "set_memory_limit",
-      [](int index, std::size_t bytes) {
-        ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
-      },
-      py::arg("index"), py::arg("bytes"));
-  m.def(
-      "empty_cache",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache(); },
-      py::arg("index"));
-  m.def(
-      "largest_free_block",
-      [](int index) {
-        return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
-      },
-      py::arg("index"));
-  m.def(
-      "check_memory",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
-      py::arg("index"));
+  ral::bind_memory(m);
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },

@@ -15,6 +15,7 @@
 #include "allocator.h"
 #include "devices.h"
 #include "events.h"
+#include "memory_events.h"
 #include "stream.h"
 
 namespace ral {
@@ -26,32 +27,6 @@ enum StreamNumber : std::uint8_t { kComputeStream = 0, kCopyInStream = 1, kCopyO
 
 class VendorKernels;
 
-// Turns what an allocator does into events, and knows which recording has been told of which region.
-class MemoryEvents final : public AllocatorObserver {
- public:
-  explicit MemoryEvents(std::int8_t device) : device_(device) {}
-  void opened(const Region& region) noexcept override;
-  void closed(const Region& region) noexcept override;
-  void allocated(Block& block) noexcept override;
-  void freed(const Block& block) noexcept override;
-
-  // Tells sessions that have just begun of all that was there before; under the allocator's lock (from visit()).
-  void announce(std::uint32_t sessions, const Region& region) noexcept;
-  void announce(std::uint32_t sessions, Block& block) noexcept;
-  void forget_ended(std::uint32_t remaining) noexcept;
-
- private:
-  struct Known {
-    std::uint64_t handle;
-    std::uint32_t announced;
-  };
-  void emit_region(std::uint32_t sessions, const Region& region, std::uint8_t flags) noexcept;
-  void emit_block(std::uint32_t sessions, const Block& block, std::uint8_t flags) noexcept;
-
-  std::int8_t device_;
-  std::vector<Known> regions_;
-};
-
 class Device {
  public:
   explicit Device(const DeviceInfo& info);
@@ -60,6 +35,7 @@ class Device {
   std::int8_t index() const { return static_cast<std::int8_t>(info_.index); }
   c10::Device torch_device() const { return {kRal, static_cast<c10::DeviceIndex>(info_.index)}; }
   RegionAllocator& memory() { return memory_; }
+  MemoryEvents& memory_events() { return memory_events_; }
   Stream& stream(std::int64_t number) { return streams_[static_cast<std::size_t>(number) % kStreamSlots]; }
   VendorKernels& kernels() const { return *kernels_; }
   bool host_addressable() const { return info_.vendor.host_addressable; }
@@ -111,6 +87,9 @@ class Runtime {
 // The calling thread's current device.
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex index) noexcept;
+
+// The stream on which the calling thread's next work for the device goes.
+std::uint8_t current_stream(c10::DeviceIndex index) noexcept;
 
 // The block behind a storage's data, or nullptr (empty, or memory that is not ours).
 Block* block_of(const c10::DataPtr& data) noexcept;
