@@ -282,8 +282,8 @@ void RegionAllocator::join(Block* block) {
 void RegionAllocator::update_split(Extent& extent) {
   const std::size_t bytes = extent.active != 0 ? extent.range.length - extent.active : 0;
   const std::size_t blocks = extent.active != 0 ? extent.free_blocks : 0;
-  stats_.inactive_split_bytes.become(stats_.inactive_split_bytes.current - extent.split_bytes + bytes);
-  stats_.inactive_split.become(stats_.inactive_split.current - extent.split_blocks + blocks);
+  stats_.inactive_split_bytes.change(extent.split_bytes, bytes);
+  stats_.inactive_split.change(extent.split_blocks, blocks);
   extent.split_bytes = bytes;
   extent.split_blocks = blocks;
 }

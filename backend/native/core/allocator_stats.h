@@ -23,7 +23,13 @@ struct Amount {
     current -= amount;
     removed += amount;
   }
-  void become(std::uint64_t amount) { amount > current ? add(amount - current) : remove(current - amount); }
+  void change(std::uint64_t from, std::uint64_t to) {
+    if (to > from) {
+      add(to - from);
+    } else if (to < from) {
+      remove(from - to);
+    }
+  }
 };
 
 // "Active" is what is used or pending; "inactive split" is free memory in ranges where something is active.
