@@ -98,6 +98,16 @@ def test_a_recorded_stream_that_is_idle_costs_nothing(clock: core.ManualClock) -
     assert allocator.allocate(1024) == address
 
 
+def test_a_region_is_not_given_back_while_its_stream_works(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024, clock=clock)
+    address = allocator.allocate(1024)
+    ticket = clock.submit(0)
+    allocator.free(address)
+    assert allocator.collect_garbage() == 0
+    assert allocator.empty_cache() == 1024, "this waits"
+    assert clock.done(0, ticket)
+
+
 def test_memory_is_waited_for_before_there_is_none(clock: core.ManualClock) -> None:
     allocator = core.RegionAllocator(capacity=4096, region_bytes=4096, clock=clock)
     mine, shared = allocator.allocate(2048, stream=1), allocator.allocate(2048, stream=1)
