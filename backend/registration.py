@@ -1,5 +1,6 @@
 """Claims PrivateUse1 for `ral` and hands torch everything that hangs on the name. Once in a process."""
 
+import atexit
 import importlib.metadata
 import importlib.util
 import os
@@ -42,6 +43,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     except ValueError as error:
         raise BackendError(str(error)) from None
     rename_privateuse1_backend(NAME)
+    atexit.register(adapter.stop)
     _register_module()
     adapter.route_operators(_routed_operators())
     for vendor, loaded in kernels.items():

@@ -8,6 +8,7 @@
 #include "events.h"
 #include "memory_report.h"
 #include "runtime.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -44,6 +45,8 @@ void set_all(c10::CachingAllocator::StatArray& array, const Amount& amount) {
   array[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = to_stat(amount);
 }
 
+static_assert(kStreamSlots == kMaxStreams, "the allocator has a pool for each stream");
+
 class RalDeviceAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -56,6 +59,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return Runtime::started(); }
   void emptyCache(c10::MempoolId_t pool) override {
     (void)pool;
+    const WithoutGil no_gil;  // it may wait for the device
     for (int i = 0; i < Runtime::get().device_count(); ++i) {
       Runtime::get().device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }
@@ -99,12 +103,6 @@ RalDeviceAllocator the_allocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &the_allocator)
 
 }  // namespace
-
-// lead provides
-__attribute__((weak)) std::uint8_t current_stream(c10::DeviceIndex index) noexcept {
-  (void)index;
-  return 0;
-}
 
 Block* block_of(const c10::DataPtr& data) noexcept {
   return data.get_deleter() == &delete_block ? static_cast<Block*>(data.get_context()) : nullptr;

@@ -62,11 +62,12 @@ std::string call_site(const torch::SymbolizedTracebacks& symbols, std::size_t in
   return "by code without Python frames";
 }
 
-// By the line that allocated where stacks were recorded, else by size.
+// By the line that allocated where stacks were recorded, else by size. A worker, which never takes the GIL, says sizes.
 std::map<std::string, Holder> holders(const std::vector<Held>& held) {
+  const bool has_python = PyGILState_GetThisThreadState() != nullptr;
   std::vector<torch::CapturedTraceback*> tracebacks;
   for (const Held& one : held) {
-    if (one.context != nullptr) {
+    if (has_python && one.context != nullptr) {
       tracebacks.push_back(
           static_cast<torch::CapturedTraceback*>(static_cast<c10::GatheredContext*>(one.context.get())));
     }
@@ -79,7 +80,8 @@ std::map<std::string, Holder> holders(const std::vector<Held>& held) {
   std::map<std::string, Holder> result;
   std::size_t index = 0;
   for (const Held& one : held) {
-    Holder& holder = result[one.context != nullptr ? call_site(symbols, index++) : "of " + format_size(one.size)];
+    Holder& holder =
+        result[has_python && one.context != nullptr ? call_site(symbols, index++) : "of " + format_size(one.size)];
     holder.bytes += one.size;
     ++holder.blocks;
   }

@@ -66,7 +66,7 @@ class Block {
 
   // Counts one more kernel or copy that touches it. `now`: ticks, or 0 where nobody records.
   void touch(std::uint64_t now) noexcept {
-    uses.store(uses.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    uses.fetch_add(1, std::memory_order_relaxed);
     if (now != 0) {
       last_use.store(now, std::memory_order_relaxed);
     }
