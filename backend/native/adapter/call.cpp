@@ -186,6 +186,8 @@ void Call::add_value(std::size_t position, const c10::IValue& value) {
 
 void Call::set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout) {
   TensorDesc& desc = tensors_[tensor];
+  const auto item_bytes = static_cast<std::int64_t>(c10::elementSize(desc.dtype));
+  bytes_ += item_bytes * (c10::multiply_integers(layout.sizes) - c10::multiply_integers(sizes(desc)));
   desc.data = data;
   desc.storage_bytes = storage_bytes;
   desc.offset = layout.offset;

@@ -140,11 +140,12 @@ const events::Name& copy_route() {
   return name;
 }
 
-void wait_for_copy(const Way& way, const Stream& stream, std::uint64_t ticket, const events::Launch& launch,
-                   SyncReason sync) {
+void wait_for_copy(const Way& way, const Stream& stream, std::uint64_t ticket, std::uint32_t waited_for,
+                   const events::Launch& launch, SyncReason sync) {
   {
-    const events::Sync waiting(launch.name(), way.device->index(), way.device->current_stream_row(), stream.last_name(),
+    const events::Sync waiting(launch.name(), way.device->index(), way.device->current_stream_row(), waited_for,
                                sync == SyncReason::kForced);
+    const WithoutGil no_gil;
     stream.wait(ticket);
   }
   way.device->raise_failure();
@@ -186,6 +187,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
   if (source != nullptr) {
     stream.wait_for(source->record());
   }
+  const std::uint32_t waited_for = stream.last_name();
   const std::uint64_t ticket = stream.submit<CopyWork>(way, Side(stage ? staged(self) : self), Side(destination),
                                                        static_cast<std::int64_t>(destination.nbytes()), launch);
   if (source != nullptr) {
@@ -194,7 +196,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
   const bool waits = (way.direction == trace::kDeviceToHost || (way.direction == trace::kHostToDevice && !stage)) &&
                      sync != SyncReason::kNone;
   if (waits) {
-    wait_for_copy(way, stream, ticket, launch, sync);
+    wait_for_copy(way, stream, ticket, waited_for, launch, sync);
   }
 }
 

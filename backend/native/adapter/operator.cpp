@@ -68,8 +68,8 @@ Operator::Operator(const c10::OperatorHandle& handle)
   scan_returns(schema);
   scan_values(schema);
   mixes_devices_ = ops_that_mix_devices().count(base_name(name_.text())) != 0;
-  // The two that exist for devices only are composed into an error.
-  composed_ = cpu_handle_ == handle_ && handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  composed_ = !arguments_.empty() && arguments_.front().kind == ArgKind::kTensorList &&
+              handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   depends_on_data_ = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output);
 }
 

@@ -48,7 +48,7 @@ class Operator {
   bool is_view() const { return view_; }
   bool mixes_devices() const { return mixes_devices_; }
   bool has_cpu_kernel() const { return cpu_handle_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
-  // torch can compose it from other operators, one tensor of a list at a time.
+  // Of lists, and torch can compose it from operators that take a tensor each (`_foreach_*`).
   bool is_composed() const { return composed_; }
   // What comes out can depend on what the tensors hold: then its layout cannot be known before it ran.
   bool may_depend_on_data() const { return depends_on_data_; }
