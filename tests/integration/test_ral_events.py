@@ -150,7 +150,10 @@ def test_a_fallback(one_of_each: Trace) -> None:
     (fallback,) = events(one_of_each, "fallback")
     assert fallback["name"] == "aten::cumsum"
     assert fallback["bytes"] == 2 * 64
-    assert fallback["args"] == {"routed": "aten::cumsum", "reason": "native: no entry; reference: the memory is not the host's"}
+    assert fallback["args"] == {
+        "routed": "aten::cumsum",
+        "reason": "native: no entry; reference: the memory is not the host's",
+    }
     assert fallback["thread"] is not None
     (launch,) = events(one_of_each, "launch", f"e.correlation = {fallback['correlation']}")
     assert launch["args"]["route"] == "cpu"

@@ -1,5 +1,5 @@
-"""The C++ tests of the record path and of the allocator: plain, and under the address, undefined-behaviour and thread
-sanitizers.
+"""The C++ tests of the record path and of the backend's core: plain, and under the address, undefined-behaviour and
+thread sanitizers.
 
 Both need neither Python nor torch, and are compiled here without them.
 """
@@ -33,6 +33,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     units = {
         "tracer": toolchain.record_path_sources(),
         "allocator": toolchain.allocator_sources(),
+        "streams": toolchain.stream_sources(),
         "cases": sorted(HERE.glob("*.cpp")),
     }
     return name, toolchain.build(program, units, BUILDS[name])

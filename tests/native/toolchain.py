@@ -1,5 +1,5 @@
 """Compiles C++ of the tests and benchmarks against the torch-free and Python-free sources of the record path and of
-the devices' allocator.
+the backend's core.
 """
 
 import subprocess
@@ -22,6 +22,12 @@ def record_path_sources() -> list[Path]:
 def allocator_sources() -> list[Path]:
     """The allocator, without its bindings."""
     sources = [*sorted(CORE.glob("allocator*.cpp")), CORE / "free_blocks.cpp", CORE / "regions.cpp"]
+    return [path for path in sources if "pybind11" not in path.read_text()]
+
+
+def stream_sources() -> list[Path]:
+    """The rest of the backend's core."""
+    sources = [path for path in sorted(CORE.glob("*.cpp")) if path not in allocator_sources()]
     return [path for path in sources if "pybind11" not in path.read_text()]
 
 
