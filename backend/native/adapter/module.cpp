@@ -11,6 +11,7 @@
 #include "fallback_storm.h"
 #include "hooks.h"
 #include "manifest.h"
+#include "memory_bindings.h"
 #include "router.h"
 #include "runtime.h"
 
@@ -176,26 +177,7 @@ PYBIND11_MODULE(_adapter, m) {
         py::arg("memory_bytes_per_s"), py::arg("copy_latency_ns"), py::arg("copy_bytes_per_s"));
   m.def("stop", &ral::stop_devices, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &ral::default_generator, py::arg("index"));
-  m.def(
-      "set_memory_limit",
-      [](int index, std::size_t bytes) {
-        ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
-      },
-      py::arg("index"), py::arg("bytes"));
-  m.def(
-      "empty_cache",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache(); },
-      py::arg("index"));
-  m.def(
-      "largest_free_block",
-      [](int index) {
-        return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
-      },
-      py::arg("index"));
-  m.def(
-      "check_memory",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
-      py::arg("index"));
+  ral::bind_memory(m);
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },
