@@ -151,6 +151,12 @@ class CallArguments {
       const std::vector<double> list = value.toDoubleVector();
       begin_list(out, RAL_DOUBLES, doubles_.size(), list.size());
       doubles_.append(list.begin(), list.end());
+    } else if (value.isList() && value.type()->expectRef<c10::ListType>().getElementType() == c10::NumberType::get()) {
+      const c10::ArrayRef<c10::IValue> list = value.toListRef();
+      begin_list(out, RAL_DOUBLES, doubles_.size(), list.size());
+      for (const c10::IValue& number : list) {
+        doubles_.push_back(number.toScalar().toDouble());
+      }
     } else if (value.isTensorList()) {
       const c10::List<at::Tensor> list = value.toTensorList();
       kept_.push_back(value);
@@ -250,19 +256,27 @@ std::optional<std::vector<at::Tensor>> outputs_of(const Operator& op, Device& de
     return made;
   }
   std::vector<at::Tensor> outputs;
+  bool list = false;
   const std::size_t first = stack.size() - op.argument_count();
   for (const std::uint16_t position : op.outputs()) {
     const c10::IValue& value = stack[first + position];
-    if (!value.isTensor()) {
-      *reason = "outputs in a list";
+    if (value.isTensorList()) {
+      const std::vector<at::Tensor> tensors = value.toTensorVector();
+      outputs.insert(outputs.end(), tensors.begin(), tensors.end());
+      list = true;
+    } else if (value.isTensor()) {
+      outputs.push_back(value.toTensor());
+    } else {
+      *reason = "an output that is no tensor";
       return std::nullopt;
     }
-    outputs.push_back(value.toTensor());
   }
-  if (outputs[0].numel() == 0 && has_empty_output(op.name().text())) {
+  if (!outputs.empty() && outputs[0].numel() == 0 && has_empty_output(op.name().text())) {
     outputs[0].resize_(stack[first].toTensor().sizes());
   }
-  if (overlaps(op, outputs, stack)) {
+  // Every element of a list against every other would cost more than the work; torch leaves partial overlap in lists
+  // undefined.
+  if (list ? std::any_of(outputs.begin(), outputs.end(), overlaps_itself) : overlaps(op, outputs, stack)) {
     *reason = "layout: an output overlaps itself or part of an input";
     return std::nullopt;
   }
@@ -348,7 +362,11 @@ std::int64_t bytes_touched(const Operator& op, const Stack& stack, const std::ve
 void put_outputs(const Operator& op, Stack& stack, const std::vector<at::Tensor>& outputs) {
   const std::size_t first = stack.size() - op.argument_count();
   Stack results;
-  for (std::size_t i = 0; i < op.return_count(); ++i) {
+  if (op.return_count() == 1 && op.return_argument(0) < 0 &&
+      op.handle().schema().returns()[0].type()->kind() == c10::TypeKind::ListType) {
+    results.push_back(c10::List<at::Tensor>(c10::ArrayRef<at::Tensor>(outputs)));
+  }
+  for (std::size_t i = results.size(); i < op.return_count(); ++i) {
     const int position = op.return_argument(i);
     results.push_back(position >= 0 ? stack[first + static_cast<std::size_t>(position)] : c10::IValue(outputs[i]));
   }

@@ -1,100 +1,13 @@
-// Element by element, with broadcasting, in chunks: operands that are not contiguous are gathered first, so that each
-// operator is one plain loop.
-#include <algorithm>
+// Operators that compute element by element in float32; add and its like also in integers.
+#include "elementwise.h"
+
 #include <cmath>
 
 #include "fastmath.h"
-#include "kernels.h"
 
 namespace ral::sim {
 
 namespace {
-
-constexpr Index kChunk = 512;
-
-// Where one operand's numbers come from: a tensor's memory, or one number.
-struct Operand {
-  const float* data = nullptr;
-  float value = 0;
-};
-
-const float* gather(const Operand& operand, Index offset, Index stride, Index count, float* buffer) {
-  if (operand.data == nullptr) {
-    std::fill(buffer, buffer + count, operand.value);
-    return buffer;
-  }
-  const float* from = operand.data + offset;
-  if (stride == 1) {
-    return from;
-  }
-  if (stride == 0) {
-    std::fill(buffer, buffer + count, *from);
-  } else {
-    for (Index i = 0; i < count; ++i) {
-      buffer[i] = from[i * stride];
-    }
-  }
-  return buffer;
-}
-
-void scatter(const float* from, float* to, Index stride, Index count) {
-  for (Index i = 0; i < count; ++i) {
-    to[i * stride] = from[i];
-  }
-}
-
-// chunk(inputs, output, count, numbers)
-using Chunk = void (*)(const float* const* in, float* out, Index count, const float* numbers);
-
-template <std::size_t N>
-int apply(const ral_call* call, Chunk chunk, const float* numbers = nullptr) {
-  const ral_tensor& out = call->outputs[0];
-  Loops<N + 1> loops(out.ndim, out.sizes);
-  std::array<Operand, N> operands;
-  loops.add(N, out);
-  std::vector<Index> largest(static_cast<std::size_t>(out.ndim), 1);
-  for (std::size_t n = 0; n < N; ++n) {
-    const ral_value& value = call->args[n];
-    if (is_number(value)) {
-      operands[n].value = static_cast<float>(number(value));
-      loops.add_number(n);
-      continue;
-    }
-    if (!is_tensor(value) || value.as.tensors->dtype != RAL_FLOAT32) {
-      return decline(call, "an operand that is no float32 tensor");
-    }
-    const ral_tensor& t = *value.as.tensors;
-    operands[n].data = floats(t);
-    if (!loops.add(n, t)) {
-      return decline(call, "the output's shape is not the operands'");
-    }
-    for (int d = 0; d < t.ndim; ++d) {
-      Index& size = largest[static_cast<std::size_t>(out.ndim - t.ndim + d)];
-      size = t.sizes[d] != 1 ? t.sizes[d] : size;
-    }
-  }
-  if (out.dtype != RAL_FLOAT32 || !std::equal(largest.begin(), largest.end(), out.sizes)) {
-    return decline(call, "the output's dtype or shape is not the operands'");
-  }
-  loops.run([&](Index count, const std::array<Index, N + 1>& offsets, const std::array<Index, N + 1>& strides) {
-    float buffers[N + 1][kChunk];
-    for (Index begin = 0; begin < count; begin += kChunk) {
-      const Index length = std::min(kChunk, count - begin);
-      const float* in[N];
-      for (std::size_t n = 0; n < N; ++n) {
-        in[n] = gather(operands[n], offsets[n] + begin * strides[n], strides[n], length, buffers[n]);
-      }
-      float* to = floats(out) + offsets[N] + begin * strides[N];
-      if (strides[N] == 1) {
-        chunk(in, to, length, numbers);
-      } else {
-        chunk(in, buffers[N], length, numbers);
-        scatter(buffers[N], to, strides[N], length);
-      }
-    }
-  });
-  return RAL_OK;
-}
 
 // a, b, c: the operands' elements; numbers[i]: what the operator takes as plain numbers.
 #define CHUNK1(name, expression)                                                              \
@@ -185,10 +98,6 @@ CHUNK3(addcmul_chunk, a + value * b * c)
 CHUNK3(addcdiv_chunk, a + value * (b / c))
 CHUNK3(lerp_chunk, c<0.5f && c> - 0.5f ? a + c * (b - a) : b - (b - a) * (1.0f - c))
 
-bool is_text(const ral_value& value, const char* text) {
-  return value.tag == RAL_TEXT && std::strcmp(value.as.text, text) == 0;
-}
-
 }  // namespace
 
 }  // namespace ral::sim
@@ -199,9 +108,18 @@ using namespace ral::sim;
   RAL_KERNEL ral_sim_##name(const ral_call* call) { return apply<1>(call, name##_chunk); }
 #define BINARY(name) \
   RAL_KERNEL ral_sim_##name(const ral_call* call) { return apply<2>(call, name##_chunk); }
+#define WITH_INTEGERS(operands, name, op)                                                                        \
+  RAL_KERNEL ral_sim_##name(const ral_call* call) {                                                              \
+    return has_integer_output(call) ? apply_integers(call, IntegerOp::op) : apply<operands>(call, name##_chunk); \
+  }
 
-UNARY(neg)
-UNARY(abs)
+WITH_INTEGERS(1, neg, kNeg)
+WITH_INTEGERS(1, abs, kAbs)
+WITH_INTEGERS(1, relu, kRelu)
+WITH_INTEGERS(2, mul, kMul)
+WITH_INTEGERS(2, maximum, kMaximum)
+WITH_INTEGERS(2, minimum, kMinimum)
+
 UNARY(exp)
 UNARY(log)
 UNARY(sin)
@@ -211,22 +129,24 @@ UNARY(rsqrt)
 UNARY(reciprocal)
 UNARY(tanh)
 UNARY(sigmoid)
-UNARY(relu)
 UNARY(silu)
-BINARY(mul)
-BINARY(maximum)
-BINARY(minimum)
 BINARY(tanh_backward)
 BINARY(sigmoid_backward)
 BINARY(silu_backward)
 
 // (self, other, alpha)
 RAL_KERNEL ral_sim_add(const ral_call* call) {
+  if (has_integer_output(call)) {
+    return apply_integers(call, IntegerOp::kAdd);
+  }
   const auto alpha = static_cast<float>(number(argument(call, 2), 1.0));
   return apply<2>(call, alpha == 1.0f ? add_chunk : add_scaled_chunk, &alpha);
 }
 
 RAL_KERNEL ral_sim_sub(const ral_call* call) {
+  if (has_integer_output(call)) {
+    return apply_integers(call, IntegerOp::kSub);
+  }
   const auto alpha = static_cast<float>(-number(argument(call, 2), 1.0));
   return apply<2>(call, add_scaled_chunk, &alpha);
 }
@@ -260,6 +180,9 @@ RAL_KERNEL ral_sim_pow(const ral_call* call) {
 RAL_KERNEL ral_sim_clamp(const ral_call* call) {
   if (is_tensor(argument(call, 1)) || is_tensor(argument(call, 2))) {
     return decline(call, "limits that are tensors");
+  }
+  if (has_integer_output(call)) {
+    return apply_integers(call, IntegerOp::kClamp);
   }
   const float limits[2] = {static_cast<float>(number(argument(call, 1), -INFINITY)),
                            static_cast<float>(number(argument(call, 2), INFINITY))};
