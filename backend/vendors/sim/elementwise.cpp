@@ -55,7 +55,7 @@ CHUNK1(tanh_chunk, fast_tanh(a))
 CHUNK1(sigmoid_chunk, fast_sigmoid(a))
 CHUNK1(relu_chunk, a < 0 ? 0.0f : a)
 CHUNK1(silu_chunk, a* fast_sigmoid(a))
-CHUNK1(log_chunk, std::log(a))
+CHUNK1(log_chunk, fast_log(a))
 CHUNK1(sin_chunk, std::sin(a))
 CHUNK1(cos_chunk, std::cos(a))
 CHUNK1(square_chunk, a* a)
@@ -137,7 +137,7 @@ BINARY(silu_backward)
 // (self, other, alpha)
 RAL_KERNEL ral_sim_add(const ral_call* call) {
   if (has_integer_output(call)) {
-    return apply_integers(call, IntegerOp::kAdd);
+    return apply_integers(call, number(argument(call, 2), 1.0) == 1.0 ? IntegerOp::kAdd : IntegerOp::kAddScaled);
   }
   const auto alpha = static_cast<float>(number(argument(call, 2), 1.0));
   return apply<2>(call, alpha == 1.0f ? add_chunk : add_scaled_chunk, &alpha);
@@ -145,7 +145,7 @@ RAL_KERNEL ral_sim_add(const ral_call* call) {
 
 RAL_KERNEL ral_sim_sub(const ral_call* call) {
   if (has_integer_output(call)) {
-    return apply_integers(call, IntegerOp::kSub);
+    return apply_integers(call, number(argument(call, 2), 1.0) == 1.0 ? IntegerOp::kSub : IntegerOp::kSubScaled);
   }
   const auto alpha = static_cast<float>(-number(argument(call, 2), 1.0));
   return apply<2>(call, add_scaled_chunk, &alpha);

@@ -169,7 +169,7 @@ int apply(const ral_call* call, Chunk<float> chunk, const float* numbers = nullp
 }
 
 // The operators that integers have too; each wraps around.
-enum class IntegerOp { kAdd, kSub, kMul, kNeg, kAbs, kMaximum, kMinimum, kClamp, kRelu };
+enum class IntegerOp { kAdd, kSub, kAddScaled, kSubScaled, kMul, kNeg, kAbs, kMaximum, kMinimum, kClamp, kRelu };
 int apply_integers(const ral_call* call, IntegerOp op);
 
 inline bool has_integer_output(const ral_call* call) { return is_integer(call->outputs[0].dtype); }

@@ -9,14 +9,20 @@ namespace {
 template <class T>
 using Wrapping = std::conditional_t<(sizeof(T) < 4), std::uint32_t, std::make_unsigned_t<T>>;
 
+constexpr bool is_scaled(IntegerOp op) { return op == IntegerOp::kAddScaled || op == IntegerOp::kSubScaled; }
+
 template <class T, IntegerOp op>
 T compute(T a, T b, const T* numbers) {
   const auto x = static_cast<Wrapping<T>>(a);
   const auto y = static_cast<Wrapping<T>>(b);
   switch (op) {
     case IntegerOp::kAdd:
-      return static_cast<T>(x + static_cast<Wrapping<T>>(numbers[0]) * y);
+      return static_cast<T>(x + y);
     case IntegerOp::kSub:
+      return static_cast<T>(x - y);
+    case IntegerOp::kAddScaled:
+      return static_cast<T>(x + static_cast<Wrapping<T>>(numbers[0]) * y);
+    case IntegerOp::kSubScaled:
       return static_cast<T>(x - static_cast<Wrapping<T>>(numbers[0]) * y);
     case IntegerOp::kMul:
       return static_cast<T>(x * y);
@@ -57,13 +63,6 @@ RAL_WIDE void binary(const T* const* in, T* out, Index count, const T* numbers) 
   }
 }
 
-// (self, other, alpha): alpha 1 where it is not given
-template <class T>
-bool read_alpha(const ral_call* call, T* numbers) {
-  numbers[0] = 1;
-  return argument(call, 2).tag == RAL_NONE || as_number(argument(call, 2), numbers);
-}
-
 // (self, min, max): no limit where one is not given
 template <class T>
 bool read_limits(const ral_call* call, T* numbers) {
@@ -80,8 +79,7 @@ bool read_limits(const ral_call* call, T* numbers) {
 template <class T>
 int apply_to(const ral_call* call, IntegerOp op) {
   T numbers[2] = {1, 0};
-  const bool scaled = op == IntegerOp::kAdd || op == IntegerOp::kSub;
-  if ((scaled && !read_alpha(call, numbers)) || (op == IntegerOp::kClamp && !read_limits(call, numbers))) {
+  if ((is_scaled(op) && !as_number(argument(call, 2), numbers)) || (op == IntegerOp::kClamp && !read_limits(call, numbers))) {
     return decline(call, "a number that the integer dtype cannot hold");
   }
   switch (op) {
@@ -89,6 +87,10 @@ int apply_to(const ral_call* call, IntegerOp op) {
       return apply_as<2, T, T>(call, binary<T, IntegerOp::kAdd>, numbers);
     case IntegerOp::kSub:
       return apply_as<2, T, T>(call, binary<T, IntegerOp::kSub>, numbers);
+    case IntegerOp::kAddScaled:
+      return apply_as<2, T, T>(call, binary<T, IntegerOp::kAddScaled>, numbers);
+    case IntegerOp::kSubScaled:
+      return apply_as<2, T, T>(call, binary<T, IntegerOp::kSubScaled>, numbers);
     case IntegerOp::kMul:
       return apply_as<2, T, T>(call, binary<T, IntegerOp::kMul>, numbers);
     case IntegerOp::kMaximum:
