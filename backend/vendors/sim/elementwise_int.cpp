@@ -79,7 +79,8 @@ bool read_limits(const ral_call* call, T* numbers) {
 template <class T>
 int apply_to(const ral_call* call, IntegerOp op) {
   T numbers[2] = {1, 0};
-  if ((is_scaled(op) && !as_number(argument(call, 2), numbers)) || (op == IntegerOp::kClamp && !read_limits(call, numbers))) {
+  if ((is_scaled(op) && !as_number(argument(call, 2), numbers)) ||
+      (op == IntegerOp::kClamp && !read_limits(call, numbers))) {
     return decline(call, "a number that the integer dtype cannot hold");
   }
   switch (op) {

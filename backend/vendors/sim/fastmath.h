@@ -95,4 +95,19 @@ inline float fast_log(float x) {
 
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
+// exp(x) - 1: near 0 by its series, which keeps all digits.
+inline float expm1_of(float x) {
+  const float series = x * (1.0f + x * (0.5f + x * (0.16666667f + x * (0.041666668f + x * 0.008333334f))));
+  return x > -0.1f && x < 0.1f ? series : fast_exp(x) - 1.0f;
+}
+
+// log(1 + exp(x)), also where exp(x) is lost beside 1.
+inline float log1p_exp(float x) {
+  const float e = fast_exp(x);
+  return e < 1e-4f ? e * (1.0f - 0.5f * e) : fast_log(1.0f + e);
+}
+
+// x, but no less than 0 and no more than `high`.
+inline float clamped(float x, float high) { return x < 0 ? 0.0f : x > high ? high : x; }
+
 }  // namespace ral::sim

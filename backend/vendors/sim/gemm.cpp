@@ -188,7 +188,8 @@ void multiply_either_way(Index m, Index n, Index k, float alpha, const Matrix& a
                          const Destination<Sum>& c) {
   if (c.column_stride != 1 && c.row_stride == 1) {
     multiply_blocks<Sum>(n, m, k, alpha, {b.data, b.dtype, b.column_stride, b.row_stride},
-                         {a.data, a.dtype, a.column_stride, a.row_stride}, {c.data, c.column_stride, c.row_stride, c.fresh});
+                         {a.data, a.dtype, a.column_stride, a.row_stride},
+                         {c.data, c.column_stride, c.row_stride, c.fresh});
     return;
   }
   multiply_blocks(m, n, k, alpha, a, b, c);

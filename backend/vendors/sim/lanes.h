@@ -48,8 +48,7 @@ RAL_INLINE double sum_terms(Index count, AddLanes&& add_lanes, Term&& term) {
 RAL_INLINE const Lanes& lanes(const float* x) { return *reinterpret_cast<const Lanes*>(x); }
 
 RAL_INLINE double sum_of(const float* x, Index count) {
-  return sum_terms(
-      count, [&](Index i, Lanes& sum) { sum += lanes(x + i); }, [&](Index i) { return x[i]; });
+  return sum_terms(count, [&](Index i, Lanes& sum) { sum += lanes(x + i); }, [&](Index i) { return x[i]; });
 }
 
 RAL_INLINE double sum_of_products(const float* x, const float* y, Index count) {

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "elementwise.h"
+#include "indices.h"
 
 namespace ral::sim {
 
@@ -20,6 +21,20 @@ bool fills_output(const ral_call* call, int operands) {
     }
   }
   return std::equal(largest.begin(), largest.begin() + out.ndim, out.sizes);
+}
+
+bool number_as(int dtype, const ral_value& value, std::uint8_t* memory) {
+  bool fits = is_number(value) && is_floating(dtype);
+  if (fits) {
+    const auto x = static_cast<float>(number(value));
+    store_floats(dtype, &x, memory, 1, 1);
+  } else {
+    with_integer(dtype, [&](auto element) {
+      fits = as_number(value, &element);
+      std::memcpy(memory, &element, sizeof element);
+    });
+  }
+  return fits;
 }
 
 namespace {
@@ -116,6 +131,30 @@ int compare(const ral_call* call) {
   return status == RAL_DECLINED && call->reason[0] == '\0' ? decline(call, "a dtype that is not compared") : status;
 }
 
+template <class Of>
+RAL_WIDE void logical_chunk(const std::uint8_t* const* in, std::uint8_t* out, Index count,
+                            const std::uint8_t* numbers) {
+  const std::uint8_t* a = in[0];
+  const std::uint8_t* b = in[numbers[0]];
+  for (Index i = 0; i < count; ++i) {
+    out[i] = Of{}(a[i] != 0, b[i] != 0) ? 1 : 0;
+  }
+}
+
+struct NotFirst {
+  bool operator()(bool a, bool) const { return !a; }
+};
+
+// Of booleans; a second operand where there is one.
+template <class Of, std::size_t N>
+int logical(const ral_call* call) {
+  if (call->outputs[0].dtype != RAL_BOOL || !operands_are(call, N, RAL_BOOL)) {
+    return decline(call, "operands that are not bool");
+  }
+  constexpr std::uint8_t last = N - 1;
+  return apply_as<N, std::uint8_t, std::uint8_t>(call, logical_chunk<Of>, &last);
+}
+
 // One side of a selection as raw elements: a tensor's memory, or one number in the output's dtype.
 struct Side {
   const std::uint8_t* data = nullptr;
@@ -132,18 +171,8 @@ bool take_side(const ral_value& value, int dtype, Loops<N>& loops, std::size_t w
     return false;
   }
   loops.add_number(which);
-  bool fits = is_floating(dtype);
-  if (fits) {
-    const auto x = static_cast<float>(number(value));
-    store_floats(dtype, &x, side->value, 1, 1);
-  } else {
-    with_integer(dtype, [&](auto element) {
-      fits = as_number(value, &element);
-      std::memcpy(side->value, &element, sizeof element);
-    });
-  }
   side->data = side->value;
-  return fits;
+  return number_as(dtype, value, side->value);
 }
 
 template <class T>
@@ -212,6 +241,10 @@ RAL_KERNEL ral_sim_lt(const ral_call* call) { return compare<std::less>(call); }
 RAL_KERNEL ral_sim_le(const ral_call* call) { return compare<std::less_equal>(call); }
 RAL_KERNEL ral_sim_gt(const ral_call* call) { return compare<std::greater>(call); }
 RAL_KERNEL ral_sim_ge(const ral_call* call) { return compare<std::greater_equal>(call); }
+
+RAL_KERNEL ral_sim_logical_not(const ral_call* call) { return logical<NotFirst, 1>(call); }
+RAL_KERNEL ral_sim_logical_and(const ral_call* call) { return logical<std::logical_and<bool>, 2>(call); }
+RAL_KERNEL ral_sim_logical_or(const ral_call* call) { return logical<std::logical_or<bool>, 2>(call); }
 
 // (condition, self, other)
 RAL_KERNEL ral_sim_where(const ral_call* call) {

@@ -136,7 +136,7 @@ const char* refusal(const Product& p, const ral_tensor& out) {
   }
   if (out.dtype == RAL_INT8) {
     return p.alpha == 1.0 && (p.start == nullptr || p.beta == 1.0 || p.beta == 0.0) ? nullptr
-                                                                                   : "factors of an integer product";
+                                                                                    : "factors of an integer product";
   }
   return is_floating(out.dtype) ? nullptr : "a dtype without a product";
 }
@@ -177,9 +177,7 @@ int product(const ral_call* call, const Product& p) {
 using namespace ral::sim;
 
 // (self, mat2)
-RAL_KERNEL ral_sim_mm(const ral_call* call) {
-  return product(call, {tensor(call, 0), tensor(call, 1), nullptr, 0, 1});
-}
+RAL_KERNEL ral_sim_mm(const ral_call* call) { return product(call, {tensor(call, 0), tensor(call, 1), nullptr, 0, 1}); }
 
 RAL_KERNEL ral_sim_bmm(const ral_call* call) { return ral_sim_mm(call); }
 

@@ -1,8 +1,8 @@
 // Layer normalisation and its gradients.
 #include <cmath>
 
-#include "element.h"
 #include "lanes.h"
+#include "parameters.h"
 
 namespace ral::sim {
 
@@ -104,15 +104,6 @@ class RowSums {
   std::vector<double> total_;
   Index rows_ = 0;
 };
-
-// A parameter that may not be given, as floats.
-std::vector<float> parameter(const ral_value& value, Index width, float otherwise) {
-  if (!is_tensor(value)) {
-    return std::vector<float>(static_cast<std::size_t>(width), otherwise);
-  }
-  const FloatsIn given(*value.as.tensors);
-  return {given.data(), given + width};
-}
 
 }  // namespace
 

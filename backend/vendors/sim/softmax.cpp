@@ -95,7 +95,8 @@ int backward(const ral_call* call, Line&& compute) {
   const ral_tensor y = at_least_one_dim(tensor(call, 1));
   const ral_tensor out = at_least_one_dim(call->outputs[0]);
   const auto dim = static_cast<int>(wrapped(integer(argument(call, 2)), grad.ndim));
-  if (!is_floating(out.dtype) || grad.dtype != out.dtype || y.dtype != out.dtype || !same_sizes(grad, out) || !same_sizes(grad, y) || dim < 0 || dim >= grad.ndim) {
+  if (!is_floating(out.dtype) || grad.dtype != out.dtype || y.dtype != out.dtype || !same_sizes(grad, out) ||
+      !same_sizes(grad, y) || dim < 0 || dim >= grad.ndim) {
     return decline(call, "tensors of different dtypes or shapes");
   }
   const Index count = grad.sizes[dim];
