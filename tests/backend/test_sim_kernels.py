@@ -1,6 +1,7 @@
 """Every kernel of `sim` against ATen's on the CPU: values, gradients, out=, what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,11 @@ import torch
 from torch import Tensor
 
 from ral_trace.backend import manifest
+from ral_trace.tracer import open_trace, trace
 from tests.backend.sim_cases import CASES, Case
+from tests.backend.sim_network_cases import NETWORK_CASES
+
+ALL_CASES = {**CASES, **NETWORK_CASES}
 
 TOLERANCE = 2e-5
 """Absolute and relative, of float32 against ATen's kernels: sums are taken in another order."""
@@ -38,16 +43,35 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
-@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("op", ALL_CASES)
 def test_kernel_agrees_with_the_cpu(op: str) -> None:
-    for case in CASES[op]:
+    for case in ALL_CASES[op]:
         for actual, expected in zip(results(case, "ral:1"), results(case, "cpu"), strict=True):
             assert_same(actual, expected)
 
 
 def test_every_entry_of_the_manifest_has_cases() -> None:
     entries = {entry["op_name"] for entry in json.loads(FILE.read_text())["kernels"]}
-    assert entries == set(CASES)
+    assert entries == set(ALL_CASES)
+
+
+def test_the_kernels_themselves_answer(tmp_path: Path) -> None:
+    """No case reaches an operator of the manifest and goes to the CPU from there."""
+    with trace(tmp_path / "cases.duckdb"):
+        for cases in ALL_CASES.values():
+            for case in cases:
+                results(case, "ral:1")
+    with open_trace(tmp_path / "cases.duckdb") as recorded:
+        rows = recorded.rows("SELECT args->>'routed' AS op, reason FROM fallbacks")
+        native = recorded.rows("SELECT DISTINCT args->>'routed' AS op FROM launches WHERE route = 'native'")
+    assert {f"{row['op']}: {row['reason']}" for row in rows if base(row["op"]) in ALL_CASES} == set()
+    assert {base(row["op"]) for row in native} >= set(ALL_CASES)
+
+
+def base(op: str) -> str:
+    """The manifest's name of an operator: without overload, and of an in-place variant the plain one's."""
+    name = op.partition(".")[0]
+    return name if name in ALL_CASES else name.removesuffix("_")
 
 
 def test_every_entry_is_accepted() -> None:

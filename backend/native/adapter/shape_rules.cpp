@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "alias.h"
 
@@ -119,6 +120,7 @@ std::optional<Outputs> scalar_of_each(const Arguments& a) {
   return outputs;
 }
 
+std::optional<Outputs> twice_the_first(const Arguments& a) { return Outputs{a.like(0), a.like(0)}; }
 std::optional<Outputs> same_as_second(const Arguments& a) { return Outputs{a.like(1)}; }
 std::optional<Outputs> scalar(const Arguments& a) { return Outputs{a.make({}, a.tensor(0).dtype())}; }
 
@@ -235,6 +237,8 @@ const std::unordered_map<std::string, Rule>& rules() {
       {"aten::hardtanh", same_as_first},
       {"aten::hardtanh_backward", same_as_first},
       {"aten::huber_loss", huber_loss},
+      {"aten::log_sigmoid_backward", same_as_first},
+      {"aten::log_sigmoid_forward", twice_the_first},
       {"aten::max", scalar},
       {"aten::min", scalar},
       {"aten::mse_loss_backward", same_as_second},
@@ -260,7 +264,11 @@ const std::unordered_map<std::string, Rule>& rules() {
 
 }  // namespace
 
-bool has_empty_output(const std::string& op) { return op == "aten::abs.out"; }
+bool has_empty_output(const std::string& op) {
+  static const std::unordered_set<std::string> names = {"aten::abs.out", "aten::logical_not.out",
+                                                        "aten::logical_and.out", "aten::logical_or.out"};
+  return names.count(op) != 0;
+}
 
 std::optional<Outputs> make_outputs(const std::string& op, Device& device, const Stack& stack,
                                     std::size_t argument_count) {

@@ -49,6 +49,9 @@ CHUNK2(leaky_relu_backward_chunk, b > 0 ? a : a * numbers[0])
 CHUNK2(elu_backward_chunk, b > 0 ? a * numbers[1] : a * numbers[2] * numbers[0] * numbers[1] * fast_exp(b * numbers[2]))
 CHUNK2(elu_backward_of_result_chunk, b > 0 ? a * numbers[1] : a * numbers[2] * (b + numbers[0] * numbers[1]))
 CHUNK2(softplus_backward_chunk, b* numbers[0] > numbers[1] ? a : a * fast_sigmoid(b * numbers[0]))
+CHUNK1(log_sigmoid_chunk, (a < 0 ? a : 0.0f) - log1p_exp(a < 0 ? a : -a))
+CHUNK1(exp_minus_abs_chunk, fast_exp(a < 0 ? a : -a))
+CHUNK2(log_sigmoid_backward_chunk, a* fast_sigmoid(-b))
 // b: the mask
 CHUNK2(dropout_backward_chunk, a * b * numbers[0])
 
@@ -108,6 +111,17 @@ WITH_NUMBERS(2, hardtanh_backward, -1.0, 1.0)
 WITH_NUMBERS(2, leaky_relu_backward, 0.01)
 WITH_NUMBERS(2, softplus_backward, 1.0, 20.0)
 WITH_NUMBERS(2, dropout_backward, 1.0)
+
+// (self) → output, exp(-|self|)
+RAL_KERNEL ral_sim_log_sigmoid(const ral_call* call) {
+  ral_call second = *call;
+  second.outputs = call->outputs + 1;
+  const int status = apply<1>(&second, exp_minus_abs_chunk);
+  return status == RAL_OK ? apply<1>(call, log_sigmoid_chunk) : status;
+}
+
+// (grad_output, self, buffer)
+RAL_KERNEL ral_sim_log_sigmoid_backward(const ral_call* call) { return apply<2>(call, log_sigmoid_backward_chunk); }
 
 // (grad_output, alpha, scale, input_scale, is_result, self_or_result)
 RAL_KERNEL ral_sim_elu_backward(const ral_call* call) {

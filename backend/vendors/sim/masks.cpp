@@ -145,6 +145,22 @@ struct NotFirst {
   bool operator()(bool a, bool) const { return !a; }
 };
 
+// Whether each number is infinite with this sign.
+RAL_WIDE void infinite_chunk(const float* const* in, std::uint8_t* out, Index count, const float* numbers) {
+  const float* a = in[0];
+  const float infinity = numbers[0];
+  for (Index i = 0; i < count; ++i) {
+    out[i] = a[i] == infinity ? 1 : 0;
+  }
+}
+
+int is_infinite(const ral_call* call, float infinity) {
+  if (call->outputs[0].dtype != RAL_BOOL || !is_floating(tensor(call, 0).dtype)) {
+    return decline(call, "a dtype without infinities");
+  }
+  return apply_as<1, float, std::uint8_t>(call, infinite_chunk, &infinity);
+}
+
 // Of booleans; a second operand where there is one.
 template <class Of, std::size_t N>
 int logical(const ral_call* call) {
@@ -245,6 +261,9 @@ RAL_KERNEL ral_sim_ge(const ral_call* call) { return compare<std::greater_equal>
 RAL_KERNEL ral_sim_logical_not(const ral_call* call) { return logical<NotFirst, 1>(call); }
 RAL_KERNEL ral_sim_logical_and(const ral_call* call) { return logical<std::logical_and<bool>, 2>(call); }
 RAL_KERNEL ral_sim_logical_or(const ral_call* call) { return logical<std::logical_or<bool>, 2>(call); }
+
+RAL_KERNEL ral_sim_isposinf(const ral_call* call) { return is_infinite(call, INFINITY); }
+RAL_KERNEL ral_sim_isneginf(const ral_call* call) { return is_infinite(call, -INFINITY); }
 
 // (condition, self, other)
 RAL_KERNEL ral_sim_where(const ral_call* call) {

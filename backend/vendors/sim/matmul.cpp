@@ -85,12 +85,15 @@ class Sums {
     loops.set_strides(1, {strides_, strides_ + rank_});
     loops.run([&](Index count, const auto& offsets, const auto& strides) {
       auto* to = static_cast<std::uint8_t*>(out_.data) + offsets[0] * item_size(out_.dtype);
-      for (Index i = 0; i < count; ++i) {
-        const Sum value = memory_[static_cast<std::size_t>(offsets[1] + i * strides[1])];
-        if constexpr (std::is_same_v<Sum, float>) {
-          store_floats(out_.dtype, &value, to + i * strides[0] * item_size(out_.dtype), 1, 1);
-        } else {
-          to[i * strides[0]] = static_cast<std::uint8_t>(value);
+      const Sum* from = memory_.data() + offsets[1];
+      if constexpr (std::is_same_v<Sum, float>) {
+        const Index run = strides[1] == 1 ? count : 1;
+        for (Index i = 0; i < count; i += run) {
+          store_floats(out_.dtype, from + i * strides[1], to + i * strides[0] * item_size(out_.dtype), strides[0], run);
+        }
+      } else {
+        for (Index i = 0; i < count; ++i) {
+          to[i * strides[0]] = static_cast<std::uint8_t>(from[i * strides[1]]);
         }
       }
     });

@@ -202,22 +202,14 @@ RAL_WIDE Place find_extreme(const float* x, Index count, bool smallest) {
   return {x[index], index};
 }
 
-RAL_WIDE bool has_nan(const float* x, Index count) {
-  int found = 0;
-  for (Index i = 0; i < count; ++i) {
-    found |= x[i] != x[i] ? 1 : 0;
-  }
-  return found != 0;
-}
-
-RAL_WIDE float largest_run(const float* x, Index count) { return largest_of(x, count); }
-
-Place find_largest(const float* x, Index count) {
-  if (has_nan(x, count)) {
+// Infinities make the sum not a number too; then it is looked for one by one.
+RAL_WIDE Place find_largest(const float* x, Index count, bool with_place) {
+  const double sum = sum_of(x, count);
+  if (sum != sum) {
     return find_extreme(x, count, false);
   }
-  const float value = largest_run(x, count);
-  return {value, std::find(x, x + count, value) - x};
+  const float value = largest_of(x, count);
+  return {value, with_place ? std::find(x, x + count, value) - x : 0};
 }
 
 // (self, dim, keepdim) → the first of the extremes' values and places, as far as they are wanted
@@ -234,7 +226,8 @@ int extreme(const ral_call* call, bool smallest, const ral_tensor* values, const
   const Runs runs(in, reduced);
   std::vector<Place> found;
   for (Index n = 0; n < numel(first); ++n) {
-    found.push_back(smallest ? find_extreme(runs.at(n), runs.length(), true) : find_largest(runs.at(n), runs.length()));
+    found.push_back(smallest ? find_extreme(runs.at(n), runs.length(), true)
+                             : find_largest(runs.at(n), runs.length(), places != nullptr));
   }
   if (values != nullptr) {
     for_each_result(*values, [&](Index offset, Index n) {
