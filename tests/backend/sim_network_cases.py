@@ -96,7 +96,8 @@ def pair_losses(op: Callable[..., Any], *others: Any) -> list[Case]:
     """Each reduction, of numbers and targets in (0, 1)."""
     x, y = seeded(5, 7, grad=False).sigmoid().requires_grad_(), seeded(7, 5, grad=False).sigmoid().t()
     return [
-        (lambda x, y, *rest, how=how: op(x, y, *rest, reduction=how), [x, y, *others]) for how in ("mean", "sum", "none")
+        (lambda x, y, *rest, how=how: op(x, y, *rest, reduction=how), [x, y, *others])
+        for how in ("mean", "sum", "none")
     ]
 
 
@@ -193,8 +194,10 @@ NETWORK_CASES: dict[str, list[Case]] = {
     "aten::leaky_relu": activation(lambda x: functional.leaky_relu(x, 0.2), 0),
     "aten::leaky_relu_backward": activation(functional.leaky_relu, 0),
     "aten::elu": activation(lambda x: functional.elu(x, 0.7), 0) + activation(functional.selu, 0),
-    "aten::elu_backward": activation(functional.celu, 0)
-    + [(in_place(lambda x: functional.elu(x, inplace=True)), [away_from(0)])],
+    "aten::elu_backward": [
+        *activation(functional.celu, 0),
+        (in_place(lambda x: functional.elu(x, inplace=True)), [away_from(0)]),
+    ],
     "aten::softplus": activation(lambda x: functional.softplus(x, beta=2, threshold=5), 2.5),
     "aten::softplus_backward": activation(functional.softplus),
     "aten::hardswish": [(functional.hardswish, [WIDE]), (in_place(functional.hardswish), [seeded(5, 7, grad=False)])],
@@ -216,23 +219,31 @@ NETWORK_CASES: dict[str, list[Case]] = {
     "aten::bitwise_not": unary(torch.bitwise_not, mask(5, 7)),
     "aten::bitwise_and": [(lambda a, b: a & b, [mask(5, 7), mask(7)])],
     "aten::bitwise_or": [(lambda a, b: a | b, [mask(5, 7), mask(5, 1)])],
-    "aten::amax": reductions(torch.amax, UNIQUE.clone().requires_grad_())
-    + [(lambda a: a.amax(), [torch.tensor([1.0, torch.nan, 3.0])])],
+    "aten::amax": [
+        *reductions(torch.amax, UNIQUE.clone().requires_grad_()),
+        (lambda a: a.amax(), [torch.tensor([1.0, torch.nan, 3.0])]),
+    ],
     "aten::amin": reductions(torch.amin, UNIQUE.clone().requires_grad_()),
-    "aten::max": reductions(torch.max, UNIQUE.clone().requires_grad_()) + [(torch.max, [UNIQUE])],
-    "aten::min": reductions(torch.min, UNIQUE.clone().requires_grad_()) + [(torch.min, [UNIQUE])],
-    "aten::argmax": reductions(torch.argmax, UNIQUE)
-    + [(torch.argmax, [UNIQUE]), (torch.argmax, [torch.tensor([2.0, 5.0, 5.0, 1.0])])],
-    "aten::argmin": reductions(torch.argmin, UNIQUE) + [(torch.argmin, [torch.tensor([2.0, torch.nan, 1.0])])],
-    "aten::all": reductions(torch.all, mask(3, 4, 5)) + [(torch.all, [torch.ones(3)])],
-    "aten::any": reductions(torch.any, mask(3, 4, 5)) + [(torch.any, [torch.zeros(3)])],
-    "aten::var": reductions(torch.var, seeded(3, 4, 5)) + [(lambda a: a.var(correction=0), [seeded(300) + 50])],
+    "aten::max": [*reductions(torch.max, UNIQUE.clone().requires_grad_()), (torch.max, [UNIQUE])],
+    "aten::min": [*reductions(torch.min, UNIQUE.clone().requires_grad_()), (torch.min, [UNIQUE])],
+    "aten::argmax": [
+        *reductions(torch.argmax, UNIQUE),
+        (torch.argmax, [UNIQUE]),
+        (torch.argmax, [torch.tensor([2.0, 5.0, 5.0, 1.0])]),
+    ],
+    "aten::argmin": [*reductions(torch.argmin, UNIQUE), (torch.argmin, [torch.tensor([2.0, torch.nan, 1.0])])],
+    "aten::all": [*reductions(torch.all, mask(3, 4, 5)), (torch.all, [torch.ones(3)])],
+    "aten::any": [*reductions(torch.any, mask(3, 4, 5)), (torch.any, [torch.zeros(3)])],
+    "aten::var": [*reductions(torch.var, seeded(3, 4, 5)), (lambda a: a.var(correction=0), [seeded(300) + 50])],
     "aten::std": reductions(torch.std, seeded(3, 4, 5)),
     "aten::linalg_vector_norm": [
         (lambda a, o=order: torch.linalg.vector_norm(a, o, 1), [seeded(5, 7)]) for order in (1, 2, torch.inf)
     ],
     "aten::cumsum": [(lambda a, d=d: a.cumsum(d), [seeded(3, 4, 5)]) for d in (0, 1, -1)],
-    "aten::gather": [(lambda a, i: a.gather(1, i), [seeded(5, 7), AT]), (lambda a, i: a.t().gather(0, i.t()), [seeded(5, 7), AT])],
+    "aten::gather": [
+        (lambda a, i: a.gather(1, i), [seeded(5, 7), AT]),
+        (lambda a, i: a.t().gather(0, i.t()), [seeded(5, 7), AT]),
+    ],
     "aten::scatter": [
         (lambda a, i, b: a.scatter(1, i, b), [seeded(5, 7), AT, seeded(5, 3)]),
         (lambda a, i: a.scatter(1, i, 2.5), [seeded(5, 7), AT]),
@@ -242,7 +253,7 @@ NETWORK_CASES: dict[str, list[Case]] = {
     "aten::_foreach_add": [
         over_lists(1, lambda a: torch._foreach_add_(a, 1.5)),
         over_lists(2, lambda a, b: torch._foreach_add_(a, b, alpha=0.3)),
-        over_lists(2, lambda a, b: torch._foreach_add(a, b)),
+        over_lists(2, torch._foreach_add),
         over_lists(1, lambda a: torch._foreach_add_(a, [1.0, 2.0, 3.0])),
     ],
     "aten::_foreach_sub": [over_lists(2, lambda a, b: torch._foreach_sub_(a, b, alpha=0.3))],
@@ -251,16 +262,19 @@ NETWORK_CASES: dict[str, list[Case]] = {
         over_lists(2, torch._foreach_mul),
         over_lists(1, lambda a: torch._foreach_mul_(a, torch.tensor(2.5, device=a[0].device))),
     ],
-    "aten::_foreach_div": [over_lists(2, torch._foreach_div), over_lists(1, lambda a: torch._foreach_div_(a, [1.0, 2.0, 4.0]))],
+    "aten::_foreach_div": [
+        over_lists(2, torch._foreach_div),
+        over_lists(1, lambda a: torch._foreach_div_(a, [1.0, 2.0, 4.0])),
+    ],
     "aten::_foreach_neg": [over_lists(1, torch._foreach_neg)],
-    "aten::_foreach_abs": [over_lists(1, lambda a: torch._foreach_abs_(a))],
-    "aten::_foreach_exp": [over_lists(1, lambda a: torch._foreach_exp_(a))],
+    "aten::_foreach_abs": [over_lists(1, torch._foreach_abs_)],
+    "aten::_foreach_exp": [over_lists(1, torch._foreach_exp_)],
     "aten::_foreach_sqrt": [over_lists(2, lambda a, b: torch._foreach_sqrt(b))],
     "aten::_foreach_rsqrt": [over_lists(2, lambda a, b: (torch._foreach_rsqrt_(b), b)[1])],
-    "aten::_foreach_reciprocal": [over_lists(1, lambda a: torch._foreach_reciprocal_(a))],
+    "aten::_foreach_reciprocal": [over_lists(1, torch._foreach_reciprocal_)],
     "aten::_foreach_pow": [over_lists(1, lambda a: torch._foreach_pow_(a, 2))],
-    "aten::_foreach_maximum": [over_lists(2, lambda a, b: torch._foreach_maximum_(a, b))],
-    "aten::_foreach_minimum": [over_lists(2, lambda a, b: torch._foreach_minimum_(a, b))],
+    "aten::_foreach_maximum": [over_lists(2, torch._foreach_maximum_)],
+    "aten::_foreach_minimum": [over_lists(2, torch._foreach_minimum_)],
     "aten::_foreach_lerp": [over_lists(2, lambda a, b: torch._foreach_lerp_(a, b, 0.1))],
     "aten::_foreach_addcmul": [
         over_lists(3, lambda a, b, c: torch._foreach_addcmul_(a, b, c, value=0.3)),
@@ -270,8 +284,8 @@ NETWORK_CASES: dict[str, list[Case]] = {
         over_lists(3, lambda a, b, c: torch._foreach_addcdiv_(a, b, c, value=0.3)),
         over_lists(3, lambda a, b, c: torch._foreach_addcdiv_(a, b, c, [0.1, 0.2, 0.3])),
     ],
-    "aten::_foreach_zero": [over_lists(1, lambda a: torch._foreach_zero_(a))],
-    "aten::_foreach_copy": [over_lists(2, lambda a, b: torch._foreach_copy_(a, b))],
+    "aten::_foreach_zero": [over_lists(1, torch._foreach_zero_)],
+    "aten::_foreach_copy": [over_lists(2, torch._foreach_copy_)],
     "aten::_foreach_norm": [over_lists(1, torch._foreach_norm)],
     "aten::_fused_adam_": [
         fused(torch._fused_adam_, 2, amsgrad=False, **ADAM),

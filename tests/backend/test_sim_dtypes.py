@@ -77,14 +77,21 @@ ROUNDED: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "sum": (lambda a: a.sum(0), [seeded(50, 7, grad=False)]),
     "mean": (lambda a: a.mean(-1), [seeded(50, 7, grad=False)]),
     "amax": (lambda a: a.amax(0), [seeded(50, 7, grad=False)]),
-    "conv2d": (lambda x, w: functional.conv2d(x, w, padding=1), [seeded(2, 3, 6, 5, grad=False), seeded(4, 3, 3, 3, grad=False)]),
+    "conv2d": (
+        lambda x, w: functional.conv2d(x, w, padding=1),
+        [seeded(2, 3, 6, 5, grad=False), seeded(4, 3, 3, 3, grad=False)],
+    ),
     "max_pool2d": (lambda a: functional.max_pool2d(a, 2), [DISTINCT / 64]),
     "adaptive_avg_pool2d": (ADAPTIVE_POOLS[0][0], [seeded(2, 4, 9, 8, grad=False)]),
     "mse_loss": (functional.mse_loss, [seeded(5, 7, grad=False), seeded(7, 5, grad=False).t()]),
-    "embedding": (lambda w: functional.embedding(torch.tensor([[1, 3], [0, 3]], device=w.device), w), [seeded(4, 6, grad=False)]),
+    "embedding": (
+        lambda w: functional.embedding(torch.tensor([[1, 3], [0, 3]], device=w.device), w),
+        [seeded(4, 6, grad=False)],
+    ),
     "cat": (lambda a, b: torch.cat([a, b], 1), [seeded(5, 7, grad=False), seeded(5, 2, grad=False)]),
     "tril": (torch.tril, [seeded(5, 7, grad=False)]),
 }
+
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("name", ROUNDED)
@@ -150,7 +157,9 @@ def test_integers_wrap_around_as_they_do_on_the_cpu(name: str, dtype: torch.dtyp
     torch.testing.assert_close(actual, expected, rtol=1e-6 if expected.is_floating_point() else 0, atol=0)
 
 
-@pytest.mark.parametrize("shapes", [((33, 50), (50, 41)), ((4, 9, 20), (4, 20, 13)), ((3, 700), (700, 5)), ((2, 0), (0, 3))])
+@pytest.mark.parametrize(
+    "shapes", [((33, 50), (50, 41)), ((4, 9, 20), (4, 20, 13)), ((3, 700), (700, 5)), ((2, 0), (0, 3))]
+)
 def test_products_of_int8_wrap_around(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in shapes)
     exact = a.long() @ b.long()
@@ -218,4 +227,6 @@ def test_embedding_and_mask_take_narrow_floats_with_integer_indices() -> None:
     table, at, hidden = seeded(9, 4, grad=False).bfloat16(), indices(9, 2, 3), mask(2, 3)
     rows = functional.embedding(at.to("ral:1"), table.to("ral:1"))
     assert torch.equal(rows.cpu(), table[at])
-    assert torch.equal(rows.masked_fill(hidden.to("ral:1")[..., None], 0.0).cpu(), table[at].masked_fill(hidden[..., None], 0.0))
+    assert torch.equal(
+        rows.masked_fill(hidden.to("ral:1")[..., None], 0.0).cpu(), table[at].masked_fill(hidden[..., None], 0.0)
+    )

@@ -12,8 +12,8 @@ from ral_trace.tracer import open_trace, trace
 
 STEPS = 12
 LOSS_TOLERANCE = 2e-3
-"""Relative, of float32 losses after so many steps: kernels on `sim` and ATen's sum in different orders, and an optimiser
-magnifies the last bits.
+"""Relative, of float32 losses after so many steps: kernels on `sim` and ATen's sum in different orders, and optimisers
+magnify the last bits.
 """
 
 Optimiser = Callable[[nn.Module], torch.optim.Optimizer]

@@ -11,18 +11,19 @@ bool element_arguments(const ral_call* call, int i, std::vector<ral_value>* argu
   arguments->clear();
   for (int n = 0; n < call->arg_count; ++n) {
     ral_value value = call->args[n];
-    if (value.tag == RAL_TENSORS || value.tag == RAL_DOUBLES) {
-      if (i >= value.count) {
-        return false;
-      }
-      if (value.tag == RAL_TENSORS) {
-        value.as.tensors += i;
-        value.tag = RAL_TENSOR;
-      } else {
-        value.as.d = value.as.doubles[i];
-        value.tag = RAL_DOUBLE;
-      }
-      value.count = 1;
+    const bool is_list = value.tag == RAL_TENSORS || value.tag == RAL_DOUBLES || value.tag == RAL_INTS;
+    if (is_list && i >= value.count) {
+      return false;
+    }
+    if (value.tag == RAL_TENSORS) {
+      value.as.tensors += i;
+      value.tag = RAL_TENSOR;
+    } else if (value.tag == RAL_DOUBLES) {
+      value.as.d = value.as.doubles[i];
+      value.tag = RAL_DOUBLE;
+    } else if (value.tag == RAL_INTS) {
+      value.as.i = value.as.ints[i];
+      value.tag = RAL_INT;
     }
     arguments->push_back(value);
   }
