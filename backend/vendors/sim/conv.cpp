@@ -199,14 +199,24 @@ void input_gradient(const Geometry& g, const float* grad, const float* weight, f
   });
 }
 
+// Added up as patches * gradient, transposed: so the larger of the two is read as it lies.
 void weight_gradient(const Geometry& g, const float* grad, const float* input, float* to) {
-  std::fill(to, to + g.out_channels * g.patch(), 0.0f);
+  const Index width = g.group_out_channels();
+  std::vector<float> turned(static_cast<std::size_t>(g.out_channels * g.patch()));
   std::vector<float> memory;
   for_each_part(g, [&](const Part& part) {
     const float* patches = patches_of(g, input + part.input, memory);
-    multiply(g.group_out_channels(), g.patch(), g.out_pixels(), 1.0f, rows_of(grad + part.output, g.out_pixels()),
-             columns_of(patches, g.out_pixels()), {to + part.weight, g.patch(), 1, false});
+    multiply(g.patch(), width, g.out_pixels(), 1.0f, rows_of(patches, g.out_pixels()),
+             columns_of(grad + part.output, g.out_pixels()), {turned.data() + part.weight, width, 1, false});
   });
+  for (Index group = 0; group < g.groups; ++group) {
+    const Index begin = group * width * g.patch();
+    for (Index channel = 0; channel < width; ++channel) {
+      for (Index i = 0; i < g.patch(); ++i) {
+        to[begin + channel * g.patch() + i] = turned[static_cast<std::size_t>(begin + i * width + channel)];
+      }
+    }
+  }
 }
 
 RAL_WIDE void bias_gradient(const Geometry& g, const float* grad, float* to) {

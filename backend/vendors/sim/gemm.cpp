@@ -3,6 +3,9 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "lanes.h"
 
 namespace ral::sim {
 
@@ -51,20 +54,68 @@ __attribute__((always_inline)) inline void multiply_vectors(Index depth, const R
   }
 }
 
-// As many sums at once as the machine has registers for.
+// As many sums at once as the machine has registers for; of a narrow tile the first half only.
 #if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v4"))) void multiply_tile(Index depth, const Rows& a, const float* b, float* tile) {
-  multiply_vectors<2>(depth, a, b, tile);
+__attribute__((target("arch=x86-64-v4"))) void multiply_tile(Index depth, const Rows& a, const float* b, Index width,
+                                                             float* tile) {
+  if (width > kVector) {
+    multiply_vectors<2>(depth, a, b, tile);
+  } else {
+    multiply_vectors<1>(depth, a, b, tile);
+  }
 }
-__attribute__((target("arch=x86-64-v3"))) void multiply_tile(Index depth, const Rows& a, const float* b, float* tile) {
-  multiply_vectors<1>(depth, a, b, tile);
-  multiply_vectors<1>(depth, a, b + kVector, tile + kVector);
+__attribute__((target("arch=x86-64-v3"))) void multiply_tile(Index depth, const Rows& a, const float* b, Index width,
+                                                             float* tile) {
+  for (Index column = 0; column < width; column += kVector) {
+    multiply_vectors<1>(depth, a, b + column, tile + column);
+  }
 }
 __attribute__((target("default")))
 #endif
-void multiply_tile(Index depth, const Rows& a, const float* b, float* tile) {
-  multiply_vectors<1>(depth, a, b, tile);
-  multiply_vectors<1>(depth, a, b + kVector, tile + kVector);
+void multiply_tile(Index depth, const Rows& a, const float* b, Index width, float* tile) {
+  for (Index column = 0; column < width; column += kVector) {
+    multiply_vectors<1>(depth, a, b + column, tile + column);
+  }
+}
+
+using Four = float __attribute__((vector_size(16), aligned(4), may_alias));
+using FourPlaces = std::int32_t __attribute__((vector_size(16)));
+
+// Four numbers of four lines each, turned: to[k * width + line] = from[line * stride + k].
+RAL_INLINE void turn_four(const float* from, Index stride, float* to, Index width) {
+  const Four& a = *reinterpret_cast<const Four*>(from);
+  const Four& b = *reinterpret_cast<const Four*>(from + stride);
+  const Four& c = *reinterpret_cast<const Four*>(from + 2 * stride);
+  const Four& d = *reinterpret_cast<const Four*>(from + 3 * stride);
+  constexpr FourPlaces low = {0, 4, 1, 5};
+  constexpr FourPlaces high = {2, 6, 3, 7};
+  constexpr FourPlaces firsts = {0, 1, 4, 5};
+  constexpr FourPlaces lasts = {2, 3, 6, 7};
+  const Four ab_low = __builtin_shuffle(a, b, low);
+  const Four ab_high = __builtin_shuffle(a, b, high);
+  const Four cd_low = __builtin_shuffle(c, d, low);
+  const Four cd_high = __builtin_shuffle(c, d, high);
+  *reinterpret_cast<Four*>(to) = __builtin_shuffle(ab_low, cd_low, firsts);
+  *reinterpret_cast<Four*>(to + width) = __builtin_shuffle(ab_low, cd_low, lasts);
+  *reinterpret_cast<Four*>(to + 2 * width) = __builtin_shuffle(ab_high, cd_high, firsts);
+  *reinterpret_cast<Four*>(to + 3 * width) = __builtin_shuffle(ab_high, cd_high, lasts);
+}
+
+// Packs whole fours of lines that lie along the depth; returns how many lines.
+template <Index kWidth>
+RAL_INLINE Index pack_fours(const float* from, Index line_stride, Index lines, Index depth, float* to) {
+  const Index whole = lines / 4 * 4;
+  for (Index k = 0; k + 4 <= depth; k += 4) {
+    for (Index line = 0; line < whole; line += 4) {
+      turn_four(from + line * line_stride + k, line_stride, to + k * kWidth + line, kWidth);
+    }
+  }
+  for (Index k = depth / 4 * 4; k < depth; ++k) {
+    for (Index line = 0; line < whole; ++line) {
+      to[k * kWidth + line] = from[line * line_stride + k];
+    }
+  }
+  return whole;
 }
 
 // `lines` lines of `depth` numbers become columns of a panel that is kWidth wide, the rest of it zeros.
@@ -81,10 +132,14 @@ RAL_WIDE void pack_panel(const T* from, Index line_stride, Index depth_stride, I
   if (lines < kWidth) {
     std::fill(to, to + depth * kWidth, 0.0f);
   }
+  Index first = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    first = depth_stride == 1 ? pack_fours<kWidth>(from, line_stride, lines, depth, to) : 0;
+  }
   // A few lines at a time, so that each cache line of the panel is written while it is near.
   for (Index begin = 0; begin < depth; begin += 16) {
     const Index end = std::min(depth, begin + 16);
-    for (Index line = 0; line < lines; ++line) {
+    for (Index line = first; line < lines; ++line) {
       const T* source = from + line * line_stride;
       for (Index k = begin; k < end; ++k) {
         to[k * kWidth + line] = to_float(source[k * depth_stride]);
@@ -171,7 +226,7 @@ void multiply_blocks(Index m, Index n, Index k, float alpha, const Matrix& a, co
         const RowPanels panels(a, row, rows, from, depth, packed_a.data());
         for (Index j = 0; j < columns; j += kColumns) {
           for (Index i = 0; i < rows; i += kRows) {
-            multiply_tile(depth, panels.at(i), packed_b.data() + j * depth, tile);
+            multiply_tile(depth, panels.at(i), packed_b.data() + j * depth, columns - j, tile);
             Sum* to = c.data + (row + i) * c.row_stride + (column + j) * c.column_stride;
             put_tile<Sum>(tile, alpha, std::min(kRows, rows - i), std::min(kColumns, columns - j),
                           {to, c.row_stride, c.column_stride, c.fresh}, add);

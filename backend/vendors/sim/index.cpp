@@ -5,19 +5,41 @@
 
 namespace ral::sim {
 
+namespace {
+
+template <class T>
+void copy_run(const std::uint8_t* from, Index from_stride, std::uint8_t* to, Index to_stride, Index count) {
+  const auto* source = reinterpret_cast<const T*>(from);
+  auto* target = reinterpret_cast<T*>(to);
+  for (Index i = 0; i < count; ++i) {
+    target[i * to_stride] = source[i * from_stride];
+  }
+}
+
+using CopyRun = void (*)(const std::uint8_t*, Index, std::uint8_t*, Index, Index);
+
+CopyRun copy_run_of(int size) {
+  return size == 8   ? copy_run<std::uint64_t>
+         : size == 4 ? copy_run<std::uint32_t>
+         : size == 2 ? copy_run<std::uint16_t>
+                     : copy_run<std::uint8_t>;
+}
+
+}  // namespace
+
 void copy_strided(const ral_tensor& from, void* to, const Index* to_strides, int size) {
   Loops<2> loops(from.ndim, from.sizes);
   loops.add(0, from);
   loops.set_strides(1, std::vector<Index>(to_strides, to_strides + from.ndim));
+  loops.order_by(1);
+  const CopyRun copy = copy_run_of(size);
   loops.run([&](Index count, const std::array<Index, 2>& offsets, const std::array<Index, 2>& inner) {
     const std::uint8_t* source = bytes(from) + offsets[0] * size;
     auto* target = static_cast<std::uint8_t*>(to) + offsets[1] * size;
     if (inner[0] == 1 && inner[1] == 1) {
       std::memcpy(target, source, static_cast<std::size_t>(count * size));
-      return;
-    }
-    for (Index i = 0; i < count; ++i) {
-      std::memcpy(target + i * inner[1] * size, source + i * inner[0] * size, static_cast<std::size_t>(size));
+    } else {
+      copy(source, inner[0], target, inner[1], count);
     }
   });
 }
