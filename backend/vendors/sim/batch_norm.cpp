@@ -9,23 +9,6 @@ namespace ral::sim {
 
 namespace {
 
-struct Moments {
-  double mean;
-  double variance;
-};
-
-RAL_WIDE double run_sum(const float* x, Index count) { return sum_of(x, count); }
-
-RAL_WIDE double run_squares(const float* x, Index count, float shift) {
-  return sum_terms(
-      count,
-      [&](Index i, Lanes& sum) {
-        const Lanes d = lanes(x + i) - shift;
-        sum += d * d;
-      },
-      [&](Index i) { return (x[i] - shift) * (x[i] - shift); });
-}
-
 // to = x * scale + shift
 RAL_WIDE void scale_run(const float* x, Index count, float scale, float shift, float* to) {
 #pragma GCC ivdep
@@ -62,21 +45,6 @@ struct Channels {
   Index count() const { return images * pixels; }
   Index at(Index image, Index channel) const { return (image * channels + channel) * pixels; }
 };
-
-Moments channel_moments(const Channels& c, const float* x, Index channel) {
-  double sum = 0;
-  for (Index image = 0; image < c.images; ++image) {
-    sum += run_sum(x + c.at(image, channel), c.pixels);
-  }
-  const double mean = sum / static_cast<double>(c.count());
-  const auto shift = static_cast<float>(mean);
-  double squares = 0;
-  for (Index image = 0; image < c.images; ++image) {
-    squares += run_squares(x + c.at(image, channel), c.pixels, shift);
-  }
-  const double error = mean - static_cast<double>(shift);
-  return {mean, std::max(0.0, squares / static_cast<double>(c.count()) - error * error)};
-}
 
 // The running statistics of one channel, which may not be there, move towards this batch's.
 void move_towards(const ral_value& running, Index channel, double value, double momentum) {
@@ -120,21 +88,24 @@ int batch_norm(const ral_call* call, const ral_value& running_mean, const ral_va
   std::vector<float> scales;
   for (Index channel = 0; channel < c.channels; ++channel) {
     const auto n = static_cast<std::size_t>(channel);
-    Moments moments{};
+    double mean = 0;
+    double variance = 0;
     if (settings.training) {
-      moments = channel_moments(c, in.data(), channel);
+      const Moments moments = moments_of_runs(in + c.at(0, channel), c.pixels, c.images, c.at(1, 0));
       const auto count = static_cast<double>(c.count());
-      move_towards(running_mean, channel, moments.mean, settings.momentum);
-      move_towards(running_variance, channel, moments.variance * count / (count - 1.0), settings.momentum);
+      mean = moments.mean;
+      variance = moments.squares / count;
+      move_towards(running_mean, channel, mean, settings.momentum);
+      move_towards(running_variance, channel, moments.squares / (count - 1.0), settings.momentum);
     } else {
-      moments.mean = static_cast<double>(FloatsIn(*running_mean.as.tensors)[channel]);
-      moments.variance = static_cast<double>(FloatsIn(*running_variance.as.tensors)[channel]);
+      mean = static_cast<double>(FloatsIn(*running_mean.as.tensors)[channel]);
+      variance = static_cast<double>(FloatsIn(*running_variance.as.tensors)[channel]);
     }
-    const double rstd = 1.0 / std::sqrt(moments.variance + settings.epsilon);
-    means.push_back(static_cast<float>(moments.mean));
+    const double rstd = 1.0 / std::sqrt(variance + settings.epsilon);
+    means.push_back(static_cast<float>(mean));
     scales.push_back(static_cast<float>(rstd));
     const double scale = rstd * static_cast<double>(weight[n]);
-    const auto shift = static_cast<float>(static_cast<double>(bias[n]) - moments.mean * scale);
+    const auto shift = static_cast<float>(static_cast<double>(bias[n]) - mean * scale);
     for (Index image = 0; image < c.images; ++image) {
       const Index at = c.at(image, channel);
       scale_run(in + at, c.pixels, static_cast<float>(scale), shift, out.data() + at);
@@ -187,7 +158,7 @@ RAL_KERNEL ral_sim_batch_norm_backward(const ral_call* call) {
     double dot = 0;
     for (Index image = 0; image < c.images; ++image) {
       const Index at = c.at(image, channel);
-      sum += run_sum(grad + at, c.pixels);
+      sum += sum_run(grad + at, c.pixels);
       dot += run_dot(grad + at, in + at, c.pixels, mean);
     }
     weight_gradient.push_back(static_cast<float>(dot * rstd));
@@ -226,9 +197,9 @@ RAL_KERNEL ral_sim_group_norm(const ral_call* call) {
   for (Index part = 0; part < images * groups; ++part) {
     const float* x = in + part * width * pixels;
     const auto count = static_cast<double>(width * pixels);
-    const double mean = run_sum(x, width * pixels) / count;
-    const double squares = run_squares(x, width * pixels, static_cast<float>(mean));
-    const double rstd = 1.0 / std::sqrt(squares / count + number(argument(call, 7)));
+    const Moments moments = moments_of_runs(x, width * pixels, 1, 0);
+    const double mean = moments.mean;
+    const double rstd = 1.0 / std::sqrt(moments.squares / count + number(argument(call, 7)));
     means.push_back(static_cast<float>(mean));
     scales.push_back(static_cast<float>(rstd));
     for (Index i = 0; i < width; ++i) {
@@ -270,7 +241,7 @@ RAL_KERNEL ral_sim_group_norm_backward(const ral_call* call) {
     double dot = 0;
     for (Index i = 0; i < width; ++i) {
       const auto channel = static_cast<std::size_t>(part % groups * width + i);
-      const double channel_sum = run_sum(grad + (begin + i * pixels), pixels);
+      const double channel_sum = sum_run(grad + (begin + i * pixels), pixels);
       const double channel_dot = run_dot(grad + (begin + i * pixels), in + (begin + i * pixels), pixels, means[part]);
       bias_gradient[channel] += static_cast<float>(channel_sum);
       weight_gradient[channel] += static_cast<float>(channel_dot * rstd);

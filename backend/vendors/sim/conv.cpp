@@ -27,15 +27,6 @@ struct Geometry {
   }
 };
 
-bool read_pair(const ral_value& value, Index* pair) {
-  if (value.tag != RAL_INTS || (value.count != 1 && value.count != 2)) {
-    return false;
-  }
-  pair[0] = value.as.ints[0];
-  pair[1] = value.as.ints[value.count - 1];
-  return true;
-}
-
 Index out_size(Index size, Index kernel, Index stride, Index padding, Index dilation) {
   return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
 }
@@ -43,8 +34,9 @@ Index out_size(Index size, Index kernel, Index stride, Index padding, Index dila
 // `first`: the position of stride, which padding, dilation, transposed, output_padding and groups follow.
 bool read_geometry(const ral_call* call, const ral_tensor& input, const ral_tensor& weight, int first, Geometry* g) {
   if (input.ndim != 4 || weight.ndim != 4 || integer(argument(call, first + 3)) != 0 ||
-      !read_pair(argument(call, first), g->stride) || !read_pair(argument(call, first + 1), g->padding) ||
-      !read_pair(argument(call, first + 2), g->dilation)) {
+      !read_pair(argument(call, first), nullptr, g->stride) ||
+      !read_pair(argument(call, first + 1), nullptr, g->padding) ||
+      !read_pair(argument(call, first + 2), nullptr, g->dilation)) {
     return false;
   }
   g->groups = integer(argument(call, first + 5), 1);

@@ -73,8 +73,6 @@ int for_each(const ral_call* call, ral_kernel kernel) {
   return RAL_OK;
 }
 
-RAL_WIDE double norm_of_run(const float* x, Index count) { return sum_of_products(x, x, count); }
-
 int copy_kernel(const ral_call* call) {
   const ral_tensor& out = call->outputs[0];
   copy_strided(tensor(call, 1), out.data, out.strides, item_size(out.dtype));
@@ -131,7 +129,7 @@ RAL_KERNEL ral_sim_foreach_norm(const ral_call* call) {
   }
   for (int i = 0; i < list.count; ++i) {
     const FloatsIn x(list.as.tensors[i]);
-    floats(call->outputs[i])[0] = static_cast<float>(std::sqrt(norm_of_run(x.data(), numel(list.as.tensors[i]))));
+    floats(call->outputs[i])[0] = static_cast<float>(std::sqrt(square_run(x.data(), numel(list.as.tensors[i]), 0.0f)));
   }
   return RAL_OK;
 }

@@ -77,6 +77,17 @@ inline bool same_sizes(const ral_tensor& a, const ral_tensor& b) {
 
 inline Index wrapped(Index dim, int ndim) { return dim < 0 ? dim + ndim : dim; }
 
+// One number for both dimensions of an image, or one for each; `otherwise` where the list is empty.
+inline bool read_pair(const ral_value& value, const Index* otherwise, Index* pair) {
+  if (value.tag != RAL_INTS || value.count > 2 || (value.count == 0 && otherwise == nullptr)) {
+    return false;
+  }
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = value.count == 0 ? otherwise[i] : value.as.ints[std::min(i, value.count - 1)];
+  }
+  return true;
+}
+
 inline int item_size(int dtype) {
   switch (dtype) {
     case RAL_UINT8:

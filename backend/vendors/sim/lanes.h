@@ -56,6 +56,17 @@ RAL_INLINE double sum_of_products(const float* x, const float* y, Index count) {
       count, [&](Index i, Lanes& sum) { sum += lanes(x + i) * lanes(y + i); }, [&](Index i) { return x[i] * y[i]; });
 }
 
+// Of what is left when `shift` is taken off.
+RAL_INLINE double sum_of_squares(const float* x, Index count, float shift) {
+  return sum_terms(
+      count,
+      [&](Index i, Lanes& sum) {
+        const Lanes d = lanes(x + i) - shift;
+        sum += d * d;
+      },
+      [&](Index i) { return (x[i] - shift) * (x[i] - shift); });
+}
+
 // Not numbers are passed over; -inf of none.
 RAL_INLINE float largest_of(const float* x, Index count) {
   float most = -INFINITY;
@@ -74,5 +85,16 @@ RAL_INLINE float largest_of(const float* x, Index count) {
   }
   return most;
 }
+
+// The same as functions of their own, for callers that are not compiled for each level.
+double sum_run(const float* x, Index count);
+double square_run(const float* x, Index count, float shift);
+
+struct Moments {
+  double mean;
+  double squares;  // the sum of the squared distances from the mean
+};
+// Of `count` numbers in each of `runs` runs, `step` apart.
+Moments moments_of_runs(const float* x, Index count, Index runs, Index step);
 
 }  // namespace ral::sim

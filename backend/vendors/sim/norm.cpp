@@ -28,21 +28,6 @@ bool split(const ral_tensor& input, const ral_value& normalized, Rows* rows) {
   return true;
 }
 
-RAL_WIDE void moments(const float* x, Index width, double* mean, double* variance) {
-  *mean = sum_of(x, width) / static_cast<double>(width);
-  const auto shift = static_cast<float>(*mean);
-  const double squares = sum_terms(
-      width,
-      [&](Index i, Lanes& sum) {
-        const Lanes d = lanes(x + i) - shift;
-        sum += d * d;
-      },
-      [&](Index i) { return (x[i] - shift) * (x[i] - shift); });
-  // The mean was rounded: its error comes off again.
-  const double error = *mean - static_cast<double>(shift);
-  *variance = std::max(0.0, squares / static_cast<double>(width) - error * error);
-}
-
 RAL_WIDE void normalize(const float* x, Index width, float mean, float rstd, const float* weight, const float* bias,
                         float* y) {
 #pragma GCC ivdep
@@ -126,13 +111,11 @@ RAL_KERNEL ral_sim_layer_norm(const ral_call* call) {
   FloatsOut rstds(call->outputs[2]);
   for (Index row = 0; row < shape.rows; ++row) {
     const float* x = in + row * shape.width;
-    double mean = 0;
-    double variance = 0;
-    moments(x, shape.width, &mean, &variance);
-    const auto rstd = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
-    normalize(x, shape.width, static_cast<float>(mean), rstd, weight.data(), bias.data(),
+    const Moments moments = moments_of_runs(x, shape.width, 1, 0);
+    const auto rstd = static_cast<float>(1.0 / std::sqrt(moments.squares / static_cast<double>(shape.width) + epsilon));
+    normalize(x, shape.width, static_cast<float>(moments.mean), rstd, weight.data(), bias.data(),
               out.data() + row * shape.width);
-    means.data()[row] = static_cast<float>(mean);
+    means.data()[row] = static_cast<float>(moments.mean);
     rstds.data()[row] = rstd;
   }
   out.commit();

@@ -21,16 +21,6 @@ bool read_planes(const ral_tensor& t, Index* count, Plane* plane) {
   return true;
 }
 
-bool read_pair(const ral_value& value, const Index* otherwise, Index* pair) {
-  if (value.tag != RAL_INTS || value.count > 2 || (value.count == 0 && otherwise == nullptr)) {
-    return false;
-  }
-  for (int i = 0; i < 2; ++i) {
-    pair[i] = value.count == 0 ? otherwise[i] : value.as.ints[std::min(i, value.count - 1)];
-  }
-  return true;
-}
-
 struct Window {
   Index kernel[2];
   Index stride[2];

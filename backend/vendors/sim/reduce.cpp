@@ -9,8 +9,6 @@ namespace ral::sim {
 
 namespace {
 
-RAL_WIDE double run_sum(const float* x, Index count) { return sum_of(x, count); }
-
 RAL_WIDE void add_run(const float* x, Index count, double* to) {
   for (Index i = 0; i < count; ++i) {
     to[i] += static_cast<double>(x[i]);
@@ -80,7 +78,7 @@ void add_floats(const ral_tensor& in, std::vector<Index> strides, double* sums) 
       const float* x = direct ? reinterpret_cast<const float*>(from) : buffer;
       double* to = sums + offsets[1] + begin * inner[1];
       if (inner[1] == 0) {
-        *to += run_sum(x, length);
+        *to += sum_run(x, length);
       } else if (inner[1] == 1) {
         add_run(x, length, to);
       } else {
@@ -256,27 +254,13 @@ int reduce_runs(const ral_call* call, const ral_value& dims, bool keep, Compute&
   return RAL_OK;
 }
 
-RAL_WIDE double run_squares(const float* x, Index count, float shift) {
-  return sum_terms(
-      count,
-      [&](Index i, Lanes& sum) {
-        const Lanes d = lanes(x + i) - shift;
-        sum += d * d;
-      },
-      [&](Index i) { return (x[i] - shift) * (x[i] - shift); });
-}
-
 double variance(const float* x, Index count, double correction) {
-  const double mean = run_sum(x, count) / static_cast<double>(count);
-  const auto shift = static_cast<float>(mean);
-  const double error = mean - static_cast<double>(shift);
-  const double squares = run_squares(x, count, shift) - error * error * static_cast<double>(count);
-  return std::max(0.0, squares) / std::max(0.0, static_cast<double>(count) - correction);
+  return moments_of_runs(x, count, 1, 0).squares / std::max(0.0, static_cast<double>(count) - correction);
 }
 
 double norm(const float* x, Index count, double order) {
   if (order == 2.0) {
-    return std::sqrt(run_squares(x, count, 0.0f));
+    return std::sqrt(square_run(x, count, 0.0f));
   }
   double result = 0;
   for (Index i = 0; i < count; ++i) {
