@@ -138,13 +138,14 @@ def fused(op: Callable[..., Any], states: int, **options: Any) -> Case:
     def call(*tensors: Tensor) -> list[Tensor]:
         lists = [[each.clone() for each in tensors[2 * n : 2 * n + 2]] for n in range(2 + states)]
         device = tensors[0].device
+        given = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in options.items()}
         for step in (1.0, 2.0):
             steps = [[torch.tensor(step, device=device) for _ in range(2)]] if op is not torch._fused_sgd_ else []
             if steps:
                 padding = [] if options.get("amsgrad") else [[]]
-                op(*lists, *padding, *steps, **options)
+                op(*lists, *padding, *steps, **given)
             else:
-                op(*lists, is_first_step=step == 1.0, **options)
+                op(*lists, is_first_step=step == 1.0, **given)
         return [each for part in lists for each in part]
 
     parameters = [seeded(5, 7, grad=False), seeded(9, grad=False)]
@@ -294,6 +295,7 @@ NETWORK_CASES: dict[str, list[Case]] = {
     "aten::_fused_adamw_": [
         fused(torch._fused_adamw_, 2, amsgrad=False, **ADAM),
         fused(torch._fused_adamw_, 3, amsgrad=True, **ADAM),
+        fused(torch._fused_adamw_, 2, amsgrad=False, **{**ADAM, "lr": torch.tensor(0.1)}),
     ],
     "aten::_fused_sgd_": [
         fused(torch._fused_sgd_, 1, **SGD),

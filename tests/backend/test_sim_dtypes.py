@@ -61,6 +61,7 @@ ROUNDED: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "maximum": (torch.maximum, [seeded(5, 7, grad=False), seeded(7, grad=False)]),
     "minimum": (torch.minimum, [seeded(5, 7, grad=False), seeded(7, grad=False)]),
     "clamp": (lambda a: a.clamp(-0.5, 0.5), [seeded(5, 7, grad=False)]),
+    "mul by a mask": (lambda a, b: a * (b > 0), [seeded(5, 7, grad=False), seeded(7, grad=False)]),
     "where": (lambda a, b: torch.where(a > b, a, b), [seeded(5, 7, grad=False), seeded(5, 7, grad=False).flip(0)]),
     "masked_fill": (lambda a: a.masked_fill(a > 0, -2.0), [seeded(5, 7, grad=False)]),
     "fill": (lambda a: torch.full_like(a, 0.3), [seeded(5, 7, grad=False)]),

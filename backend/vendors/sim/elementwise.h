@@ -148,10 +148,10 @@ int apply_as(const ral_call* call, Chunk<C, Out> chunk, const C* numbers) {
   return RAL_OK;
 }
 
-// A result narrower than float32 comes from operands of that same dtype.
+// A result narrower than float32 comes from operands of that same dtype, or of bool, which any dtype holds.
 inline bool operands_are(const ral_call* call, int operands, int dtype) {
   for (int n = 0; n < operands; ++n) {
-    if (is_tensor(argument(call, n)) && tensor(call, n).dtype != dtype) {
+    if (is_tensor(argument(call, n)) && tensor(call, n).dtype != dtype && tensor(call, n).dtype != RAL_BOOL) {
       return false;
     }
   }

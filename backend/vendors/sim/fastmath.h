@@ -101,10 +101,11 @@ inline float expm1_of(float x) {
   return x > -0.1f && x < 0.1f ? series : fast_exp(x) - 1.0f;
 }
 
-// log(1 + exp(x)), also where exp(x) is lost beside 1.
+// log(1 + exp(x)). What 1 + exp(x) loses in rounding is added again.
 inline float log1p_exp(float x) {
   const float e = fast_exp(x);
-  return e < 1e-4f ? e * (1.0f - 0.5f * e) : fast_log(1.0f + e);
+  const float sum = 1.0f + e;
+  return x > 80.0f ? x : fast_log(sum) + (e - (sum - 1.0f)) / sum;
 }
 
 // x, but no less than 0 and no more than `high`.

@@ -13,7 +13,7 @@ struct Plane {
 };
 
 bool read_planes(const ral_tensor& t, Index* count, Plane* plane) {
-  if (t.ndim != 3 && t.ndim != 4) {
+  if ((t.ndim != 3 && t.ndim != 4) || !is_floating(t.dtype)) {
     return false;
   }
   *plane = {t.sizes[t.ndim - 2], t.sizes[t.ndim - 1]};
