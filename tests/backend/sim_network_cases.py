@@ -39,6 +39,8 @@ CONVOLUTIONS: list[Case] = [
     (convolution(groups=4), [IMAGES, seeded(8, 1, 3, 3)]),
     (convolution(), [IMAGES, seeded(5, 4, 1, 1), seeded(5)]),
     (convolution(stride=2, padding=4), [IMAGES, seeded(5, 4, 7, 7), seeded(5)]),
+    (convolution(padding=1), [seeded(2, 16, 40, 40) / 50, seeded(4, 16, 3, 3)]),
+    (convolution(stride=2), [seeded(2, 16, 60, 90) / 50, seeded(4, 16, 3, 3)]),
     (lambda x, w: functional.conv2d(x.transpose(2, 3), w.flip(2)), [IMAGES, seeded(6, 4, 3, 3)]),
     (functional.conv1d, [seeded(2, 3, 8), seeded(4, 3, 3), seeded(4)]),
     (functional.conv2d, [seeded(4, 9, 8), seeded(6, 4, 3, 3), seeded(6)]),

@@ -63,7 +63,27 @@ def test_every_entry_is_accepted() -> None:
     "function", [torch.exp, torch.log, torch.tanh, torch.sigmoid, functional.silu, functional.softplus, functional.elu]
 )
 def test_numbers_at_the_edges(function: Any) -> None:
-    values = torch.tensor([0.0, -0.0, 1e-30, 1e-41, -1e-8, 1.0, -9.0, -17.0, 88.5, 89, -87, -104, 1e30, -1e30, torch.inf, -torch.inf, torch.nan])
+    values = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            1e-30,
+            1e-41,
+            -1e-8,
+            1.0,
+            -9.0,
+            -17.0,
+            88.5,
+            89,
+            -87,
+            -104,
+            1e30,
+            -1e30,
+            torch.inf,
+            -torch.inf,
+            torch.nan,
+        ]
+    )
     torch.testing.assert_close(
         function(values.to("ral:1")).cpu(), function(values), rtol=1e-5, atol=1e-37, equal_nan=True
     )

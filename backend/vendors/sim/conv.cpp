@@ -1,4 +1,4 @@
-// Convolution of images, as matrix products over their patches (im2col): for each image and group,
+// Convolution of images, as matrix products over their patches (im2col), some rows at a time: for each image and group,
 //
 //   output[Cout, OH*OW] = weight[Cout, C*KH*KW] * patches[C*KH*KW, OH*OW]
 #include "gemm.h"
@@ -72,18 +72,47 @@ Range inside(Index begin, Index stride, Index size, Index count) {
   return {std::min(from, count), std::max(std::min(from, count), std::min(to, count))};
 }
 
+// Some rows of the output of one group of one image: as many as have patches that stay in the second-level cache. Where
+// its numbers begin in input, output and weight.
+struct Part {
+  Index input;
+  Index output;
+  Index weight;
+  Index from_row;
+  Index rows;
+  Index pixels;
+};
+
+constexpr Index kPatchNumbers = 65536;
+
+template <class Body>
+void for_each_part(const Geometry& g, Body&& body) {
+  const Index fitting = std::max<Index>(1, kPatchNumbers / std::max<Index>(1, g.patch() * g.out_width));
+  const Index step = g.is_pointwise() ? g.out_height : fitting;
+  for (Index image = 0; image < g.images; ++image) {
+    for (Index group = 0; group < g.groups; ++group) {
+      for (Index row = 0; row < g.out_height; row += step) {
+        const Index rows = std::min(step, g.out_height - row);
+        body(Part{(image * g.channels + group * g.group_channels()) * g.pixels(),
+                  (image * g.out_channels + group * g.group_out_channels()) * g.out_pixels() + row * g.out_width,
+                  group * g.group_out_channels() * g.patch(), row, rows, rows * g.out_width});
+      }
+    }
+  }
+}
+
 // Calls body(row of the patches, pixel of the output, place in the image or -1, columns inside) for each row of output
 // pixels that each number of the kernel meets.
 template <class Body>
-RAL_INLINE void for_each_patch_row(const Geometry& g, Body&& body) {
+RAL_INLINE void for_each_patch_row(const Geometry& g, const Part& part, Body&& body) {
   Index row = 0;
   for (Index channel = 0; channel < g.group_channels(); ++channel) {
     for (Index ky = 0; ky < g.kernel_height; ++ky) {
       for (Index kx = 0; kx < g.kernel_width; ++kx, ++row) {
         const Index left = kx * g.dilation[1] - g.padding[1];
         const Range columns = inside(left, g.stride[1], g.width, g.out_width);
-        for (Index y = 0; y < g.out_height; ++y) {
-          const Index from_y = y * g.stride[0] + ky * g.dilation[0] - g.padding[0];
+        for (Index y = 0; y < part.rows; ++y) {
+          const Index from_y = (part.from_row + y) * g.stride[0] + ky * g.dilation[0] - g.padding[0];
           const bool outside = from_y < 0 || from_y >= g.height;
           body(row, y * g.out_width, outside ? -1 : channel * g.pixels() + from_y * g.width, left, columns);
         }
@@ -92,9 +121,9 @@ RAL_INLINE void for_each_patch_row(const Geometry& g, Body&& body) {
   }
 }
 
-RAL_WIDE void gather_patches(const Geometry& g, const float* image, float* patches) {
-  for_each_patch_row(g, [&](Index row, Index pixel, Index place, Index left, Range columns) {
-    float* to = patches + row * g.out_pixels() + pixel;
+RAL_WIDE void gather_patches(const Geometry& g, const Part& part, const float* image, float* patches) {
+  for_each_patch_row(g, part, [&](Index row, Index pixel, Index place, Index left, Range columns) {
+    float* to = patches + row * part.pixels + pixel;
     if (place < 0) {
       std::fill(to, to + g.out_width, 0.0f);
       return;
@@ -112,12 +141,12 @@ RAL_WIDE void gather_patches(const Geometry& g, const float* image, float* patch
   });
 }
 
-RAL_WIDE void scatter_patches(const Geometry& g, const float* patches, float* image) {
-  for_each_patch_row(g, [&](Index row, Index pixel, Index place, Index left, Range columns) {
+RAL_WIDE void scatter_patches(const Geometry& g, const Part& part, const float* patches, float* image) {
+  for_each_patch_row(g, part, [&](Index row, Index pixel, Index place, Index left, Range columns) {
     if (place < 0) {
       return;
     }
-    const float* from = patches + row * g.out_pixels() + pixel;
+    const float* from = patches + row * part.pixels + pixel;
     float* to = image + place + left;
     if (g.stride[1] == 1) {
 #pragma GCC ivdep
@@ -135,30 +164,12 @@ RAL_WIDE void scatter_patches(const Geometry& g, const float* patches, float* im
 Matrix rows_of(const float* data, Index width) { return {data, RAL_FLOAT32, width, 1}; }
 Matrix columns_of(const float* data, Index width) { return {data, RAL_FLOAT32, 1, width}; }
 
-// One group of one image: where its numbers begin in input, output and weight.
-struct Part {
-  Index input;
-  Index output;
-  Index weight;
-};
-
-template <class Body>
-void for_each_part(const Geometry& g, Body&& body) {
-  for (Index image = 0; image < g.images; ++image) {
-    for (Index group = 0; group < g.groups; ++group) {
-      body(Part{(image * g.channels + group * g.group_channels()) * g.pixels(),
-                (image * g.out_channels + group * g.group_out_channels()) * g.out_pixels(),
-                group * g.group_out_channels() * g.patch()});
-    }
-  }
-}
-
-const float* patches_of(const Geometry& g, const float* image, std::vector<float>& memory) {
+const float* patches_of(const Geometry& g, const Part& part, const float* input, std::vector<float>& memory) {
   if (g.is_pointwise()) {
-    return image;
+    return input + part.input;
   }
-  memory.resize(static_cast<std::size_t>(g.patch() * g.out_pixels()));
-  gather_patches(g, image, memory.data());
+  memory.resize(static_cast<std::size_t>(g.patch() * part.pixels));
+  gather_patches(g, part, input + part.input, memory.data());
   return memory.data();
 }
 
@@ -179,14 +190,15 @@ void begin_output(const Geometry& g, const ral_value& bias, float* out) {
 
 void input_gradient(const Geometry& g, const float* grad, const float* weight, float* to) {
   std::fill(to, to + g.images * g.channels * g.pixels(), 0.0f);
-  std::vector<float> patches(static_cast<std::size_t>(g.is_pointwise() ? 0 : g.patch() * g.out_pixels()));
+  std::vector<float> patches;
   for_each_part(g, [&](const Part& part) {
     float* image = to + part.input;
-    multiply(g.patch(), g.out_pixels(), g.group_out_channels(), 1.0f, columns_of(weight + part.weight, g.patch()),
+    patches.resize(static_cast<std::size_t>(g.is_pointwise() ? 0 : g.patch() * part.pixels));
+    multiply(g.patch(), part.pixels, g.group_out_channels(), 1.0f, columns_of(weight + part.weight, g.patch()),
              rows_of(grad + part.output, g.out_pixels()),
-             {g.is_pointwise() ? image : patches.data(), g.out_pixels(), 1, true});
+             {g.is_pointwise() ? image : patches.data(), part.pixels, 1, true});
     if (!g.is_pointwise()) {
-      scatter_patches(g, patches.data(), image);
+      scatter_patches(g, part, patches.data(), image);
     }
   });
 }
@@ -197,8 +209,8 @@ void weight_gradient(const Geometry& g, const float* grad, const float* input, f
   std::vector<float> turned(static_cast<std::size_t>(g.out_channels * g.patch()));
   std::vector<float> memory;
   for_each_part(g, [&](const Part& part) {
-    const float* patches = patches_of(g, input + part.input, memory);
-    multiply(g.patch(), width, g.out_pixels(), 1.0f, rows_of(patches, g.out_pixels()),
+    const float* patches = patches_of(g, part, input, memory);
+    multiply(g.patch(), width, part.pixels, 1.0f, rows_of(patches, part.pixels),
              columns_of(grad + part.output, g.out_pixels()), {turned.data() + part.weight, width, 1, false});
   });
   for (Index group = 0; group < g.groups; ++group) {
@@ -239,9 +251,9 @@ RAL_KERNEL ral_sim_convolution(const ral_call* call) {
   begin_output(g, argument(call, 2), out.data());
   std::vector<float> memory;
   for_each_part(g, [&](const Part& part) {
-    const float* patches = patches_of(g, input + part.input, memory);
-    multiply(g.group_out_channels(), g.out_pixels(), g.patch(), 1.0f, rows_of(weight + part.weight, g.patch()),
-             rows_of(patches, g.out_pixels()), {out.data() + part.output, g.out_pixels(), 1, false});
+    const float* patches = patches_of(g, part, input.data(), memory);
+    multiply(g.group_out_channels(), part.pixels, g.patch(), 1.0f, rows_of(weight + part.weight, g.patch()),
+             rows_of(patches, part.pixels), {out.data() + part.output, g.out_pixels(), 1, false});
   });
   out.commit();
   return RAL_OK;
