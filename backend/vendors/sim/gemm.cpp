@@ -225,11 +225,12 @@ void multiply_blocks(Index m, Index n, Index k, float alpha, const Matrix& a, co
         const Index rows = std::min(kBlockRows, m - row);
         const RowPanels panels(a, row, rows, from, depth, packed_a.data());
         for (Index j = 0; j < columns; j += kColumns) {
+          const Index width = std::min(kColumns, columns - j);
           for (Index i = 0; i < rows; i += kRows) {
-            multiply_tile(depth, panels.at(i), packed_b.data() + j * depth, columns - j, tile);
+            multiply_tile(depth, panels.at(i), packed_b.data() + j * depth, width, tile);
             Sum* to = c.data + (row + i) * c.row_stride + (column + j) * c.column_stride;
-            put_tile<Sum>(tile, alpha, std::min(kRows, rows - i), std::min(kColumns, columns - j),
-                          {to, c.row_stride, c.column_stride, c.fresh}, add);
+            put_tile<Sum>(tile, alpha, std::min(kRows, rows - i), width, {to, c.row_stride, c.column_stride, c.fresh},
+                          add);
           }
         }
       }
