@@ -55,7 +55,7 @@ __attribute__((always_inline)) inline void multiply_vectors(Index depth, const R
 }
 
 // As many sums at once as the machine has registers for; of a narrow tile the first half only.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(RAL_ONE_LEVEL)
 __attribute__((target("arch=x86-64-v4"))) void multiply_tile(Index depth, const Rows& a, const float* b, Index width,
                                                              float* tile) {
   if (width > kVector) {

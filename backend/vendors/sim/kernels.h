@@ -14,8 +14,8 @@
 #define RAL_KERNEL extern "C" __attribute__((visibility("default"))) int
 
 // The accelerator model computes as wide as the machine can. Levels, not the names of processors: a name is taken only
-// on a processor of that very make.
-#if defined(__x86_64__)
+// on a processor of that very make. RAL_ONE_LEVEL leaves all but the plain code out, so that it can be tested too.
+#if defined(__x86_64__) && !defined(RAL_ONE_LEVEL)
 #define RAL_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define RAL_WIDE
