@@ -61,7 +61,7 @@ def torch_free() -> list[Library]:
         Library(
             "ral_trace.backend.vendors.sim.libral_sim",
             glob("backend/vendors/sim/*.cpp"),
-            ["-O3", "-std=c++17", f"-I{ROOT}/backend/native/core"],
+            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", f"-I{ROOT}/backend/native/core"],
             plain=True,
         ),
     ]

@@ -102,4 +102,6 @@ def _routed_operators() -> list[str]:
     """Operators that torch would compose for us, and that the router wants whole: one call instead of two."""
     structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
     on_cpu = set(torch._C._dispatch_get_registrations_for_dispatch_key("CPU"))
-    return [name for name in structured if name.startswith("aten::") and name in on_cpu] + list(_PREFERRED_WHOLE)
+    lists = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::_foreach_")]
+    whole = [name for name in structured if name.startswith("aten::") and name in on_cpu]
+    return [*whole, *(name for name in lists if not name.endswith("_out") and ".out" not in name), *_PREFERRED_WHOLE]
