@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ral_trace.backend import _adapter
+from ral_trace.backend.reloading import reload_plugins as reload_plugins
 
 Device = torch.device | int | str | None
 
@@ -54,7 +55,7 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
-    """How many devices are online."""
+    """One more than the highest number of a device that is online; one below it may have been withdrawn."""
     return _adapter.device_count()
 
 
@@ -98,7 +99,7 @@ def get_device_name(device: Device = None) -> str:
 
 
 def get_device_properties(device: Device = None) -> dict[str, Any]:
-    """index, vendor, name and memory (`memory_bytes`) of a device."""
+    """index, vendor, name, memory (`memory_bytes`) and what else the vendor says of a device."""
     return _adapter.describe_device(_index(device))
 
 

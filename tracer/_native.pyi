@@ -121,6 +121,21 @@ class Sessions:
     def attach_failures(self, slot: int) -> int: ...
     def taken(self) -> list[SessionView]: ...
 
+class Rendezvous:
+    """The page that all programs of this user share."""
+
+    folder: str
+    @staticmethod
+    def open() -> Rendezvous:
+        """Raises RuntimeError when the place is not safe or not there."""
+
+    def reloads(self) -> int:
+        """How often programs were asked to read their kernel manifests again."""
+
+    def request_reload(self) -> None: ...
+    def wait_reload(self, seen: int) -> None:
+        """Waits, without the GIL, until `reloads` is no longer `seen`; may return early."""
+
 def process_started(pid: int) -> int:
     """When a process began, in clock ticks since boot (proc(5), field 22); 0: there is none."""
 

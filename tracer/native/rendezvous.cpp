@@ -52,13 +52,23 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
   return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(folder), std::move(mapping)));
 }
 
-void Rendezvous::announce() noexcept {
-  page().generation.fetch_add(1, std::memory_order_release);
-  ::syscall(SYS_futex, &page().generation, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+namespace {
+
+void raise(std::atomic<std::uint32_t>& count) noexcept {
+  count.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Rendezvous::wait(std::uint32_t seen) noexcept {
-  ::syscall(SYS_futex, &page().generation, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+void wait_for_change(std::atomic<std::uint32_t>& count, std::uint32_t seen) noexcept {
+  ::syscall(SYS_futex, &count, FUTEX_WAIT, seen, nullptr, nullptr, 0);
 }
+
+}  // namespace
+
+void Rendezvous::announce() noexcept { raise(page().generation); }
+void Rendezvous::wait(std::uint32_t seen) noexcept { wait_for_change(page().generation, seen); }
+
+void Rendezvous::request_reload() noexcept { raise(page().reloads); }
+void Rendezvous::wait_reload(std::uint32_t seen) noexcept { wait_for_change(page().reloads, seen); }
 
 }  // namespace ral::trace

@@ -23,6 +23,11 @@ class Rendezvous {
   // Waits until the generation is no longer `seen`. Never polls.
   void wait(std::uint32_t seen) noexcept;
 
+  // The same for kernel manifests: how often programs were asked to read theirs again, asking, and waiting for it.
+  [[nodiscard]] std::uint32_t reloads() const noexcept { return page().reloads.load(std::memory_order_acquire); }
+  void request_reload() noexcept;
+  void wait_reload(std::uint32_t seen) noexcept;
+
  private:
   Rendezvous(std::string folder, Mapping mapping) : folder_(std::move(folder)), mapping_(std::move(mapping)) {}
 

@@ -55,7 +55,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t pool) override {
     (void)pool;
     for (int i = 0; i < Runtime::get().device_count(); ++i) {
-      Runtime::get().device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
+      Runtime::get().any_device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }
   }
   // Work runs in place: a block that is freed is no longer in use by any stream.
@@ -64,7 +64,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
     (void)stream;
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const AllocatorStats stats = Runtime::get().device(index).memory().stats();
+    const AllocatorStats stats = Runtime::get().any_device(index).memory().stats();
     c10::CachingDeviceAllocator::DeviceStats result;
     set_all(result.allocation, stats.allocations);
     set_all(result.active, stats.allocations);
@@ -80,10 +80,12 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
     result.num_device_free = static_cast<std::int64_t>(stats.region_closes);
     return result;
   }
-  void resetAccumulatedStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_totals(); }
-  void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_peaks(); }
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    Runtime::get().any_device(index).memory().reset_totals();
+  }
+  void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().any_device(index).memory().reset_peaks(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    RegionAllocator& memory = Runtime::get().device(index).memory();
+    RegionAllocator& memory = Runtime::get().any_device(index).memory();
     return {memory.capacity() - memory.stats().reserved_bytes.current, memory.capacity()};
   }
 };

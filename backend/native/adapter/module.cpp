@@ -10,6 +10,8 @@
 #include "events.h"
 #include "hooks.h"
 #include "manifest.h"
+#include "plugin_bindings.h"
+#include "python_backend.h"
 #include "router.h"
 #include "runtime.h"
 #include "shape_rules.h"
@@ -73,11 +75,8 @@ void set_kernels(const std::string& vendor, const std::vector<py::dict>& entries
 
 py::dict describe_device(int index) {
   const DeviceInfo& info = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).info();
-  py::dict row;
+  py::dict row = vendor_row(info.vendor);
   row["index"] = info.index;
-  row["vendor"] = info.vendor.name;
-  row["name"] = info.vendor.device_name;
-  row["memory_bytes"] = info.vendor.memory_bytes;
   return row;
 }
 
@@ -89,7 +88,7 @@ void synchronize(int index) {
 
 py::object default_generator(int index) {
   return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
-      Runtime::get().device(static_cast<c10::DeviceIndex>(index)).default_generator()));
+      Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).default_generator()));
 }
 
 }  // namespace
@@ -119,18 +118,24 @@ PYBIND11_MODULE(_adapter, m) {
       py::arg("index"), py::arg("bytes"));
   m.def(
       "empty_cache",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache(); },
+      [](int index) {
+        return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache();
+      },
       py::arg("index"));
   m.def(
       "largest_free_block",
       [](int index) {
-        return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
+        return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
       },
       py::arg("index"));
   m.def(
       "check_memory",
-      [](int index) { return ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
+      [](int index) { return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
       py::arg("index"));
+  m.def(
+      "keep_device_file", [](const std::string& path) { ral::Runtime::get().keep_device_file(path); }, py::arg("path"));
+  ral::bind_plugins(m);
+  ral::bind_python_backends(m);
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "immortal.h"
+#include "python_backend.h"
 
 namespace ral {
 
@@ -360,6 +361,10 @@ void route_call(Operator& op, Stack& stack) {
     return;
   }
   check_same_device(op, device, stack);
+  std::string not_mine;
+  if (has_python_backend(device) && dispatch_python(op, device, stack, &not_mine)) {
+    return;
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(C10_LIKELY(op.has_cpu_kernel()), op.name().text(), " has no kernel for ",
                               device.torch_device(), " and none for the CPU to fall back to");
   const Decision& decision = op.decide(device, signature_of(op, stack), stack);

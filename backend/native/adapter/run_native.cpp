@@ -1,11 +1,11 @@
-// A vendor's kernel: the call translated to the plain C of kernel_abi.h.
+// A vendor's kernel: the call translated to the plain C of ral_plugin.h.
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "alias.h"
-#include "kernel_abi.h"
+#include "ral_plugin.h"
 #include "router.h"
 #include "shape_rules.h"
 

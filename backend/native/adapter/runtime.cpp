@@ -5,10 +5,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 
+#include "device_file.h"
 #include "generator.h"
 #include "immortal.h"
 #include "manifest.h"
+#include "secure.h"
 
 namespace ral {
 
@@ -29,17 +32,6 @@ void after_fork_in_child() {
   TORCH_CHECK(false,
               "the ral device cannot be used in a forked process whose parent used it; "
               "start workers with torch.multiprocessing's 'spawn' method");
-}
-
-std::string json_text(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-    }
-    result += c;
-  }
-  return result + '"';
 }
 
 }  // namespace
@@ -138,8 +130,8 @@ void MemoryEvents::forget_ended(std::uint32_t remaining) noexcept {
 Device::Device(const DeviceInfo& info)
     : info_(info),
       memory_events_(static_cast<std::int8_t>(info.index)),
-      memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, 128}, std::make_unique<MappedRegions>(),
-              &memory_events_),
+      memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, info.vendor.alignment},
+              info.source->regions(info.vendor_index), &memory_events_),
       kernels_(&VendorKernels::of(info.vendor.name)),
       vendor_name_(info.vendor.name),
       generator_(make_generator(static_cast<c10::DeviceIndex>(info.index))) {}
@@ -189,10 +181,62 @@ void Device::forget_ended(std::uint32_t remaining) {
 // --- runtime
 // -----------------------------------------------------------------------------------------------------------
 
-Runtime::Runtime(const std::string& device_list) {
-  const DeviceManager manager(device_list);
-  for (const DeviceInfo& info : manager.devices()) {
-    devices_.push_back(std::make_unique<Device>(info));
+Runtime::Runtime(const std::string& device_list) : manager_(device_list) {
+  for (const DeviceInfo& info : manager_.devices()) {
+    make_device(info);
+  }
+}
+
+Device& Runtime::make_device(const DeviceInfo& info) {
+  made_.push_back(std::make_unique<Device>(info));
+  Device& device = *made_.back();
+  SecureContext::instance().add_device(info.index, info.source, &device.memory());
+  slots_[static_cast<std::size_t>(info.index)].store(&device, std::memory_order_release);
+  count_.store(manager_.count(), std::memory_order_release);
+  return device;
+}
+
+int Runtime::announce(const Vendor& vendor, const VendorInfo& info) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  const auto nobody_needs = [&](int index) {
+    Device* device = slots_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+    return device->memory().stats().allocated_bytes.current == 0;
+  };
+  Device& device = make_device(manager_.announce(vendor, info, nobody_needs));
+  if (const std::uint32_t sessions = events::writer->sessions->load(); sessions != 0) {
+    device.describe(sessions);
+  }
+  devices_changed();
+  return device.index();
+}
+
+bool Runtime::withdraw(const Vendor& vendor, int device, const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  if (!manager_.withdraw(vendor, device, reason)) {
+    return false;
+  }
+  SecureContext::instance().withdraw_device(device, reason);
+  slots_[static_cast<std::size_t>(device)].load(std::memory_order_acquire)->withdraw();
+  count_.store(manager_.count(), std::memory_order_release);
+  devices_changed();
+  return true;
+}
+
+void Runtime::keep_device_file(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  write_device_file(path, manager_.devices());
+  device_file_ = path;
+}
+
+// The devices are what they are, whether or not others learn of it.
+void Runtime::devices_changed() {
+  if (device_file_.empty()) {
+    return;
+  }
+  try {
+    write_device_file(device_file_, manager_.devices());
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "ral: ralctl list-devices does not learn of a change of devices: %s\n", error.what());
   }
 }
 
@@ -205,17 +249,15 @@ void Runtime::start(const std::string& device_list) {
   the_runtime.emplace(device_list);
   ready.store(the_runtime.get(), std::memory_order_release);
   pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  events::writer->add_listener({[](std::uint32_t sessions, void* context) {
-                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
-                                    device->describe(sessions);
-                                  }
-                                },
-                                [](std::uint32_t remaining, void* context) {
-                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
-                                    device->forget_ended(remaining);
-                                  }
-                                },
-                                the_runtime.get()});
+  HotPlug::set(the_runtime.get());
+  events::writer->add_listener(
+      {[](std::uint32_t sessions, void* context) {
+         static_cast<Runtime*>(context)->for_each([&](Device& device) { device.describe(sessions); });
+       },
+       [](std::uint32_t remaining, void* context) {
+         static_cast<Runtime*>(context)->for_each([&](Device& device) { device.forget_ended(remaining); });
+       },
+       the_runtime.get()});
 }
 
 Runtime& Runtime::get() {
@@ -232,20 +274,43 @@ Runtime& Runtime::instance() noexcept { return *ready.load(std::memory_order_acq
 bool Runtime::started() noexcept { return ready.load(std::memory_order_acquire) != nullptr; }
 bool Runtime::bad_fork() noexcept { return forked.load(std::memory_order_relaxed); }
 
+Device& Runtime::any_device(c10::DeviceIndex index) {
+  const auto actual = static_cast<std::size_t>(index < 0 ? current : index);
+  Device* device = actual < slots_.size() ? slots_[actual].load(std::memory_order_acquire) : nullptr;
+  if (C10_UNLIKELY(device == nullptr)) {
+    raise_no_device(index);
+  }
+  return *device;
+}
+
 Device& Runtime::device(c10::DeviceIndex index) {
-  const c10::DeviceIndex actual = index < 0 ? current : index;
-  TORCH_CHECK(static_cast<std::size_t>(actual) < devices_.size(), "there is no ral:", static_cast<int>(actual), ": ",
-              devices_.size(), " ral device(s) are online (RAL_DEVICES names them)");
-  return *devices_[static_cast<std::size_t>(actual)];
+  Device& device = any_device(index);
+  if (C10_UNLIKELY(!device.online())) {
+    raise_no_device(device.index());
+  }
+  return device;
+}
+
+void Runtime::raise_no_device(c10::DeviceIndex index) const {
+  const int actual = index < 0 ? current : index;
+  int online = 0;
+  for (const DeviceInfo& info : manager_.devices()) {
+    TORCH_CHECK(info.index != actual || info.state == DeviceState::kOnline, "ral:", actual, " (", info.vendor.name,
+                ") was withdrawn: ", info.withdrawn_because, "; its tensors can only be freed, use another device");
+    online += info.state == DeviceState::kOnline ? 1 : 0;
+  }
+  TORCH_CHECK(false, "there is no ral:", actual, ": ", online, " ral device(s) are online (RAL_DEVICES names them)");
+  std::abort();
 }
 
 Block* Runtime::find_block(const void* data) noexcept {
-  for (const auto& device : devices_) {
-    if (Block* block = device->memory().find(reinterpret_cast<std::uintptr_t>(data))) {
-      return block;
+  Block* found = nullptr;
+  for_each([&](Device& device) {
+    if (found == nullptr) {
+      found = device.memory().find(reinterpret_cast<std::uintptr_t>(data));
     }
-  }
-  return nullptr;
+  });
+  return found;
 }
 
 c10::DeviceIndex current_device() noexcept { return current; }
