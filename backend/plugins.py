@@ -28,7 +28,7 @@ BUILT_IN = "host"
 """The one vendor that is no plugin."""
 LOADED = "LOADED"
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _FIELDS: dict[str, type] = {
     "name": str,
     "version": str,
@@ -142,7 +142,7 @@ def read(folder: Path) -> Plugin:
             kind = "a text" if _FIELDS[key] is str else "a list of texts"
             raise BadManifest(f"{file}: {key} must be {kind}")
     name = content.get("name", "")
-    if not _NAME.match(name) or name == BUILT_IN:
+    if not NAME.match(name) or name == BUILT_IN:
         raise BadManifest(f"{file}: name must be a lower-case letter, then letters, digits or _, and not '{BUILT_IN}'")
     if "version" not in content or not ("library" in content or "python" in content):
         raise BadManifest(f"{file}: must have a version, and a library or a python class")
@@ -271,9 +271,11 @@ def load_named(core: Core, devices: str) -> Found:
         if name in core.vendors():
             continue
         if name in python_backend.registered():
-            python_backend.activate(core, name)
-            continue
-        status = load(core, found.plugins[name]) if name in found.plugins else refused.get(name)
+            status: Status | None = python_backend.try_activate(core, name)
+        elif name in found.plugins:
+            status = load(core, found.plugins[name])
+        else:
+            status = refused.get(name)
         if status is not None and status.status != LOADED:
             raise PluginRefused(status.status, f"vendor '{name}': {status.status}: {status.reason}")
     return found

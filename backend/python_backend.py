@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ral_trace.backend.errors import BackendError, PluginRefused
-from ral_trace.backend.plugins import _NAME, BUILT_IN, Core, Plugin
+from ral_trace.backend.plugins import BUILT_IN, LOADED, NAME, Core, Plugin, Status, check_owner
 
 C = TypeVar("C", bound=type)
 
@@ -99,7 +99,7 @@ def register_backend(name: str) -> Callable[[C], C]:
 
     Raises BackendError for a name that cannot be one, or a class without what the module's docstring asks for.
     """
-    if not isinstance(name, str) or not _NAME.match(name) or name == BUILT_IN:
+    if not isinstance(name, str) or not NAME.match(name) or name == BUILT_IN:
         raise BackendError(
             f"register_backend({name!r}): the name must be a lower-case letter, then lower-case letters, digits or _,"
             f" and not '{BUILT_IN}'"
@@ -161,8 +161,6 @@ def load_from(plugin: Plugin) -> None:
         raise PluginRefused(
             "NO_SYMBOL", f"python is '{plugin.python}', it must be MODULE:CLASS of a file in the folder"
         )
-    from ral_trace.backend.plugins import check_owner
-
     check_owner(file)
     module = _import(plugin.name, file)
     cls = getattr(module, class_name, None)
@@ -193,6 +191,15 @@ def _import(name: str, file: Path) -> ModuleType:
         del sys.modules[qualified]
         raise PluginRefused("INIT_FAILED", f"{file}: {type(error).__name__}: {error}") from None
     return module
+
+
+def try_activate(core: Core, name: str) -> Status:
+    """`activate`, and what that came to."""
+    try:
+        activate(core, name)
+    except PluginRefused as error:
+        return Status(name, error.status, str(error))
+    return Status(name, LOADED)
 
 
 def activate(core: Core, name: str) -> None:

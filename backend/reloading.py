@@ -89,16 +89,17 @@ def publish() -> None:
 
     try:
         page = _native.Rendezvous.open()
-        seen = page.reloads()
+        requests = os.eventfd(0)
         file = Path(page.folder) / f"devices-{os.getpid()}-{_native.process_started(os.getpid())}.json"
         _adapter.keep_device_file(str(file))
+        _native.notify_reloads(requests)
     except RuntimeError as error:
         warnings.warn(f"ralctl does not see this process: {error}", stacklevel=4)
         return
     atexit.register(_remove, file, os.getpid())
     # It waits outside of the interpreter, and reads manifests with the interpreter's lock like any Python thread: no
     # launch waits for more than the exchange of a table.
-    threading.Thread(target=_watch, args=(page, seen), name="ral-reload", daemon=True).start()
+    threading.Thread(target=_watch, args=(requests,), name="ral-reload", daemon=True).start()
 
 
 def _remove(file: Path, process: int) -> None:
@@ -106,13 +107,8 @@ def _remove(file: Path, process: int) -> None:
         file.unlink(missing_ok=True)
 
 
-def _watch(page: _native.Rendezvous, seen: int) -> None:
-    while True:
-        page.wait_reload(seen)
-        now = page.reloads()
-        if now == seen:
-            continue
-        seen = now
+def _watch(requests: int) -> None:
+    while os.eventfd_read(requests):
         for result in reload_plugins():
             if result.status == "REFUSED":
                 _log.warning("kernel manifest refused, the one before stays in force: %s", result.reason)

@@ -129,12 +129,14 @@ class Rendezvous:
     def open() -> Rendezvous:
         """Raises RuntimeError when the place is not safe or not there."""
 
-    def reloads(self) -> int:
-        """How often programs were asked to read their kernel manifests again."""
+    def request_reload(self) -> None:
+        """Asks programs with `ral` devices to read their kernel manifests again."""
 
-    def request_reload(self) -> None: ...
-    def wait_reload(self, seen: int) -> None:
-        """Waits, without the GIL, until `reloads` is no longer `seen`; may return early."""
+def notify_reloads(descriptor: int) -> bool:
+    """Adds 1 to an eventfd at each such request from now on; False: there can be no more threads.
+
+    Raises RuntimeError when the page is not safe or not there.
+    """
 
 def process_started(pid: int) -> int:
     """When a process began, in clock ticks since boot (proc(5), field 22); 0: there is none."""

@@ -156,6 +156,13 @@ def older_header(folder: Path) -> Path:
     return folder
 
 
+def status(name: str) -> int:
+    """The number of a ral_status, from the header."""
+    found = re.search(rf"\b{name} = (\d+)", (plugins.INCLUDE / "ral_plugin.h").read_text())
+    assert found is not None
+    return int(found[1])
+
+
 def clean_environment(folder: Path, **environment: str) -> dict[str, str]:
     """Of a program that sees only the plugins that the test made: nothing of this machine's user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAL_") or name == "RAL_TRACE_DIR"}

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.backend import plugin_kit as kit
 
 from ral_trace.backend import plugin_probe, plugins
 from ral_trace.backend.errors import PluginRefused
+from tests.backend import plugin_kit as kit
 
 
 def status(folder: Path, seconds: float = 60.0) -> plugins.Status:
@@ -102,7 +102,7 @@ def test_a_forged_descriptor_is_refused(tmp_path: Path, change: str, reason: str
 
 
 def test_a_plugin_that_hangs_is_stopped(tmp_path: Path) -> None:
-    found = status(built(tmp_path / "mychip", "-DINIT=for(;;){}"), seconds=3)
+    found = status(built(tmp_path / "mychip", "-DINIT=for(;;){} return RAL_OK;"), seconds=3)
     assert found.status == "TIMEOUT"
 
 
@@ -243,7 +243,9 @@ def test_a_named_vendor_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> Non
 def test_nothing_is_loaded_for_a_program_that_does_not_name_it(tmp_path: Path) -> None:
     built(tmp_path / "mychip", "-DINIT=*(volatile int*)8=1;return RAL_OK;")
     environment = kit.clean_environment(tmp_path, RAL_PLUGIN_PATH=str(tmp_path / "mychip"))
-    done = kit.python("import torch, ral_trace.backend as b; b.enable('host:1'); print(torch.ral.device_count())", environment)
+    done = kit.python(
+        "import torch, ral_trace.backend as b; b.enable('host:1'); print(torch.ral.device_count())", environment
+    )
     assert done.stdout.strip() == "1", done.stderr
 
 
@@ -264,9 +266,7 @@ def test_list_devices_shows_a_plugins_devices(tmp_path: Path) -> None:
 
 
 def sim_device(tmp_path: Path, text: str) -> "subprocess.CompletedProcess[str]":
-    return kit.ralctl(
-        ["list-devices", "--json"], kit.clean_environment(tmp_path, RAL_DEVICES="sim:1", RAL_SIM=text)
-    )
+    return kit.ralctl(["list-devices", "--json"], kit.clean_environment(tmp_path, RAL_DEVICES="sim:1", RAL_SIM=text))
 
 
 @pytest.mark.parametrize(

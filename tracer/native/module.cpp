@@ -184,9 +184,10 @@ void bind_sessions(py::module_& module) {
   py::class_<Rendezvous>(module, "Rendezvous")
       .def_static("open", &Rendezvous::open)
       .def_property_readonly("folder", &Rendezvous::folder)
-      .def("reloads", &Rendezvous::reloads)
-      .def("request_reload", &Rendezvous::request_reload)
-      .def("wait_reload", &Rendezvous::wait_reload, py::arg("seen"), py::call_guard<py::gil_scoped_release>());
+      .def("request_reload", &Rendezvous::request_reload);
+  module.def(
+      "notify_reloads", [](int descriptor) { return Rendezvous::notify_reloads(Rendezvous::open(), descriptor); },
+      py::arg("descriptor"));
   module.def("process_started", &process_started, py::arg("pid"));
 }
 

@@ -23,10 +23,12 @@ class Rendezvous {
   // Waits until the generation is no longer `seen`. Never polls.
   void wait(std::uint32_t seen) noexcept;
 
-  // The same for kernel manifests: how often programs were asked to read theirs again, asking, and waiting for it.
-  [[nodiscard]] std::uint32_t reloads() const noexcept { return page().reloads.load(std::memory_order_acquire); }
+  // Asks programs with devices to read their kernel manifests again.
   void request_reload() noexcept;
-  void wait_reload(std::uint32_t seen) noexcept;
+  // Adds 1 to an eventfd at each such request from now on, from a thread of its own: who reads it may be a Python thread,
+  // which must not come out of a wait of ours while the interpreter ends. The page stays open for good. False: there can
+  // be no more threads.
+  static bool notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor) noexcept;
 
  private:
   Rendezvous(std::string folder, Mapping mapping) : folder_(std::move(folder)), mapping_(std::move(mapping)) {}
