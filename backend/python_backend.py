@@ -203,10 +203,19 @@ def try_activate(core: Core, name: str) -> Status:
 
 
 def activate(core: Core, name: str) -> None:
-    """Make an instance, and its devices known to the core. Raises PluginRefused."""
+    """Make an instance, and its devices known to the core. Raises PluginRefused.
+
+    Where a plugin's library has brought devices already, the class only adds operators.
+    """
     cls = _registered[name]
     backend = _call(name, cls.__name__, cls)
     _call(name, "init_runtime", backend.init_runtime)
+    if name not in core.vendors():
+        _add_devices(core, name, backend)
+    _active[name] = backend
+
+
+def _add_devices(core: Core, name: str, backend: Any) -> None:
     count = _call(name, "device_count", backend.device_count) if hasattr(backend, "device_count") else 1
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise PluginRefused("BAD_DESCRIPTOR", f"{name}: device_count() gives {count!r}, it must be a number from 1 up")
@@ -215,9 +224,8 @@ def activate(core: Core, name: str) -> None:
         if fault := core.described_fault(device):
             raise PluginRefused("BAD_DESCRIPTOR", f"{name}: device {index}: {fault}")
     arenas = [_arena(name, backend, device) for device in devices]
-    if fault := core.add_vendor(name, str(cls.version), devices, arenas):  # type: ignore[attr-defined]
+    if fault := core.add_vendor(name, backend.version, devices, arenas):
         raise PluginRefused("BAD_DESCRIPTOR", f"{name}: {fault}")
-    _active[name] = backend
 
 
 def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:

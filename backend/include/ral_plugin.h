@@ -130,8 +130,9 @@ enum ral_log_level { RAL_LOG_DEBUG = 0, RAL_LOG_INFO = 1, RAL_LOG_WARNING = 2, R
 typedef struct ral_host {
   uint32_t struct_size;
   uint32_t abi_version;
-  /* Hot-plug: a device has come; `*device` becomes its number, N of ral:N. */
-  int (*announce)(const struct ral_host* host, const ral_descriptor* descriptor, int32_t* device);
+  /* Hot-plug: a device has come. `index` is the plugin's own number for it, which reserve(), release() and copy() will
+   * be called with; `*device` becomes ours, N of ral:N. */
+  int (*announce)(const struct ral_host* host, int32_t index, const ral_descriptor* descriptor, int32_t* device);
   /* It has gone, `reason` says why. Its memory stays mapped until tensors let go of it; using them is an error. */
   int (*withdraw)(const struct ral_host* host, int32_t device, const char* reason);
   int (*log)(const struct ral_host* host, int32_t level, const char* text);

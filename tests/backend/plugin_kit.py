@@ -72,29 +72,53 @@ static int describe(int32_t index, ral_descriptor* out) {
   return RAL_OK;
 }
 
-RAL_PLUGIN_EXPORT const ral_plugin* ENTRY(void) {
-  static ral_plugin table;
-  table.struct_size = TABLE_SIZE;
-  table.abi_version = TABLE_VERSION;
-  strcpy(table.vendor, VENDOR);
-  strcpy(table.version, "2.5");
-  table.init = init;
-  table.shutdown = shut_down;
-  table.device_count = device_count;
-  table.describe = describe;
-  return &table;
-}
-
 /* For the test to call: news from the chip. */
 RAL_PLUGIN_EXPORT int plug(int32_t* number) {
   const ral_descriptor d = device();
-  return the_host->announce(the_host, &d, number);
+  return the_host->announce(the_host, 7, &d, number);
 }
 RAL_PLUGIN_EXPORT int unplug(int32_t number, const char* reason) {
   return the_host->withdraw(the_host, number, reason);
 }
 RAL_PLUGIN_EXPORT const char* last_error(void) { return the_host->last_error(the_host); }
 RAL_PLUGIN_EXPORT const ral_host* host_table(void) { return the_host; }
+
+/* Memory through the table. */
+RAL_PLUGIN_EXPORT int take(int32_t number, uint64_t bytes, uint64_t* buffer, uint64_t* address) {
+  return the_host->alloc(the_host, number, bytes, buffer, address);
+}
+RAL_PLUGIN_EXPORT int give(uint64_t buffer) { return the_host->free(the_host, buffer); }
+RAL_PLUGIN_EXPORT int move(uint64_t to, uint64_t to_offset, uint64_t from, uint64_t from_offset, uint64_t bytes) {
+  return the_host->copy(the_host, to, to_offset, from, from_offset, bytes);
+}
+RAL_PLUGIN_EXPORT int check(int32_t number, uint64_t address, uint64_t bytes) {
+  return the_host->check(the_host, number, address, bytes);
+}
+
+#ifdef REGIONS
+/* Memory of the chip's own: one piece of 64 MiB, handed out once for each device. */
+static _Alignas(4096) char chip_memory[2][64 << 20];
+static int chip_taken[2];
+static int reserve(int32_t index, uint64_t length, ral_region* region) {
+  const int which = index == 7;
+  if (chip_taken[which] || length > sizeof chip_memory[which]) return RAL_FAILED;
+  chip_taken[which] = 1;
+  region->struct_size = sizeof *region;
+  region->domain = 0;
+  region->handle = 100 + (uint64_t)which;
+  region->address = (uint64_t)(uintptr_t)chip_memory[which];
+  region->length = length;
+  return RAL_OK;
+}
+static void release(int32_t index, const ral_region* region) {
+  if (region->handle == 100u + (index == 7)) chip_taken[index == 7] = 0;
+}
+RAL_PLUGIN_EXPORT int inside(int32_t which, uint64_t address) {
+  const uint64_t begin = (uint64_t)(uintptr_t)chip_memory[which];
+  return address >= begin && address < begin + sizeof chip_memory[which];
+}
+RAL_PLUGIN_EXPORT int taken(int32_t which) { return chip_taken[which]; }
+#endif
 
 /* A kernel: out = a + b, float32, contiguous. */
 RAL_PLUGIN_EXPORT int my_add(const ral_call* call) {
@@ -108,6 +132,23 @@ RAL_PLUGIN_EXPORT int my_add(const ral_call* call) {
   for (i = 0; i < call->outputs[0].ndim; ++i) count *= call->outputs[0].sizes[i];
   for (n = 0; n < count; ++n) out[n] = a[n] + b[n] + PLUS;
   return RAL_OK;
+}
+
+RAL_PLUGIN_EXPORT const ral_plugin* ENTRY(void) {
+  static ral_plugin table;
+  table.struct_size = TABLE_SIZE;
+  table.abi_version = TABLE_VERSION;
+  strcpy(table.vendor, VENDOR);
+  strcpy(table.version, "2.5");
+  table.init = init;
+  table.shutdown = shut_down;
+  table.device_count = device_count;
+  table.describe = describe;
+#ifdef REGIONS
+  table.reserve = reserve;
+  table.release = release;
+#endif
+  return &table;
 }
 """
 

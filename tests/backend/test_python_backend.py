@@ -140,7 +140,7 @@ def test_gradients_flow_through_a_backend(tmp_path: Path) -> None:
     said = answers(
         tmp_path,
         "x = torch.ones(2, device='ral:1', requires_grad=True); ((x + x) * x).sum().backward()\n"
-        "print(json.dumps(x.grad.tolist()))",
+        "print(json.dumps(x.grad.tolist()), flush=True); __import__('os')._exit(0)",  # see test_hotplug
     )
     # The class's y = x + x + 2 is 4, and z = y · x. What autograd knows is dz/dx = y by the product and x twice by the
     # sum: 4, 1 and 1. It adds these three with two additions on the device, and the class makes each 2 more.
@@ -212,3 +212,23 @@ def test_a_plugin_folder_with_a_python_class(tmp_path: Path) -> None:
     (row,) = [row for row in rows if row["plugin_name"] == "pychip"]
     assert row["status"] == "MISSING_DEPS"
     assert "no_such_module_at_all" in row["reason"]
+
+
+def test_a_plugin_with_a_library_and_a_class(tmp_path: Path) -> None:
+    """The library has the devices, the class some operators."""
+    folder = kit.write_plugin(tmp_path / "mychip", python="chip:Chip")
+    kit.build(folder)
+    (folder / "chip.py").write_text(
+        "class Chip:\n"
+        "    vendor_id = 'both'\n    version = '1'\n"
+        "    def init_runtime(self): ...\n"
+        "    def dispatch(self, op_name, tensors, params):\n"
+        "        return tensors[0] * 0 + 42 if op_name == 'aten::neg' else None\n"
+    )
+    environment = kit.clean_environment(tmp_path, RAL_PLUGIN_PATH=str(folder), RAL_DEVICES="mychip:1")
+    done = kit.python(
+        "import torch, ral_trace.backend as b; b.enable(); x = torch.ones(2, device='ral:0')\n"
+        "print(torch.ral.get_device_name(0), (-x).tolist(), (x + x).tolist())",
+        environment,
+    )
+    assert done.stdout.strip() == "My Chip 1000 [42.0, 42.0] [2.0, 2.0]", done.stderr

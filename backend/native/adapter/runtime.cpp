@@ -131,7 +131,7 @@ Device::Device(const DeviceInfo& info)
     : info_(info),
       memory_events_(static_cast<std::int8_t>(info.index)),
       memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, info.vendor.alignment},
-              info.source->regions(info.vendor_index), &memory_events_),
+              info.source->regions(info.vendor_index, info.vendor.alignment), &memory_events_),
       kernels_(&VendorKernels::of(info.vendor.name)),
       vendor_name_(info.vendor.name),
       generator_(make_generator(static_cast<c10::DeviceIndex>(info.index))) {}
@@ -196,13 +196,13 @@ Device& Runtime::make_device(const DeviceInfo& info) {
   return device;
 }
 
-int Runtime::announce(const Vendor& vendor, const VendorInfo& info) {
+int Runtime::announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) {
   const std::lock_guard<std::mutex> lock(changes_);
   const auto nobody_needs = [&](int index) {
     Device* device = slots_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
     return device->memory().stats().allocated_bytes.current == 0;
   };
-  Device& device = make_device(manager_.announce(vendor, info, nobody_needs));
+  Device& device = make_device(manager_.announce(vendor, vendor_index, info, nobody_needs));
   if (const std::uint32_t sessions = events::writer->sessions->load(); sessions != 0) {
     device.describe(sessions);
   }

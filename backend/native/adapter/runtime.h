@@ -111,7 +111,7 @@ class Runtime final : public HotPlug {
   // The block of any device that begins at this address, or nullptr. Slow.
   Block* find_block(const void* data) noexcept;
 
-  int announce(const Vendor& vendor, const VendorInfo& info) override;
+  int announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) override;
   bool withdraw(const Vendor& vendor, int device, const std::string& reason) override;
   // Says in this file from now on which devices there are. Throws std::runtime_error when it cannot be written.
   void keep_device_file(const std::string& path);

@@ -39,12 +39,12 @@ void ArenaRegions::release(const Region& region) noexcept {
   }
 }
 
-std::unique_ptr<RegionSource> DescribedVendor::regions(int index) const {
+std::unique_ptr<RegionSource> DescribedVendor::regions(int index, std::size_t alignment) const {
   const auto at = static_cast<std::size_t>(index);
   if (arenas_.at(at) == 0) {
-    return Vendor::regions(index);
+    return Vendor::regions(index, alignment);
   }
-  return std::make_unique<ArenaRegions>(arenas_[at], devices_[at].memory_bytes, devices_[at].alignment);
+  return std::make_unique<ArenaRegions>(arenas_[at], devices_[at].memory_bytes, alignment);
 }
 
 }  // namespace ral

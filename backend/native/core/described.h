@@ -43,7 +43,7 @@ class DescribedVendor final : public Vendor {
   std::string version() const override { return version_; }
   int device_count() const override { return static_cast<int>(devices_.size()); }
   VendorInfo describe(int index) const override { return devices_.at(static_cast<std::size_t>(index)); }
-  std::unique_ptr<RegionSource> regions(int index) const override;
+  std::unique_ptr<RegionSource> regions(int index, std::size_t alignment) const override;
 
  private:
   std::string name_;

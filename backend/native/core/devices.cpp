@@ -158,7 +158,7 @@ int DeviceManager::count() const {
   return 0;
 }
 
-DeviceInfo DeviceManager::place(std::size_t slot, const Vendor& vendor, const VendorInfo& info) {
+DeviceInfo DeviceManager::place(std::size_t slot, const Vendor& vendor, int vendor_index, const VendorInfo& info) {
   if (slot == static_cast<std::size_t>(kDeviceSlots)) {
     throw NoFreeSlot("all " + std::to_string(kDeviceSlots) + " device slots are taken; withdraw a device first");
   }
@@ -170,7 +170,7 @@ DeviceInfo DeviceManager::place(std::size_t slot, const Vendor& vendor, const Ve
   device.index = static_cast<int>(slot);
   device.vendor = info;
   device.source = &vendor;
-  device.vendor_index = -1;
+  device.vendor_index = vendor_index;
   device.announced = true;
   return device;
 }

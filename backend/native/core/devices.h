@@ -46,9 +46,9 @@ class Vendor {
   // How many devices it can give, and each of them from 0 on. Throws PluginError where a plugin answers nonsense.
   virtual int device_count() const = 0;
   virtual VendorInfo describe(int index) const = 0;
-  // The memory of one of them.
-  virtual std::unique_ptr<RegionSource> regions(int index) const {
-    (void)index;
+  // The memory of one of them, or of one that it has announced under this index.
+  virtual std::unique_ptr<RegionSource> regions(int index, std::size_t alignment) const {
+    (void)index, (void)alignment;
     return std::make_unique<MappedRegions>();
   }
   // Moves bytes by the vendor's own means. False: it has none, copy through the addresses. Throws PluginError.
@@ -81,7 +81,7 @@ struct DeviceInfo {
   int index = 0;  // N of ral:N
   VendorInfo vendor;
   const Vendor* source = nullptr;
-  int vendor_index = 0;  // which of its vendor's devices; -1: an announced one, which has no number there
+  int vendor_index = 0;  // the vendor's own number for it
   DeviceState state = DeviceState::kOnline;
   bool announced = false;  // it came while the process was running
   std::string withdrawn_because;
@@ -113,7 +113,7 @@ class DeviceManager {
 
   // A device comes; `reusable(index)` says whether a withdrawn one's slot may go to it. Throws NoFreeSlot.
   template <class Reusable>
-  DeviceInfo announce(const Vendor& vendor, const VendorInfo& info, Reusable&& reusable) {
+  DeviceInfo announce(const Vendor& vendor, int vendor_index, const VendorInfo& info, Reusable&& reusable) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::size_t slot = devices_.size();
     if (slot == static_cast<std::size_t>(kDeviceSlots)) {
@@ -123,13 +123,13 @@ class DeviceManager {
         }
       }
     }
-    return place(slot, vendor, info);
+    return place(slot, vendor, vendor_index, info);
   }
   // False: there is no such device of this vendor online.
   bool withdraw(const Vendor& vendor, int index, const std::string& reason);
 
  private:
-  DeviceInfo place(std::size_t slot, const Vendor& vendor, const VendorInfo& info);
+  DeviceInfo place(std::size_t slot, const Vendor& vendor, int vendor_index, const VendorInfo& info);
 
   mutable std::mutex mutex_;
   std::vector<DeviceInfo> devices_;  // by number, at most kDeviceSlots

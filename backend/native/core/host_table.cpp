@@ -102,7 +102,7 @@ std::string shown(const char* text, const char* otherwise) {
   return result.empty() ? otherwise : result;
 }
 
-int announce(const ral_host* host, const ral_descriptor* descriptor, std::int32_t* device) {
+int announce(const ral_host* host, std::int32_t index, const ral_descriptor* descriptor, std::int32_t* device) {
   return guarded(host, [&](const Vendor& vendor) -> Verdict {
     if (descriptor == nullptr || device == nullptr) {
       return refusal(RAL_ERROR_BAD_ARGUMENT, "announce: descriptor and device must not be NULL");
@@ -116,7 +116,7 @@ int announce(const ral_host* host, const ral_descriptor* descriptor, std::int32_
       return refusal(RAL_ERROR_BAD_DESCRIPTOR, "announce: " + fault);
     }
     try {
-      *device = runtime->announce(vendor, to_vendor_info(vendor.name(), known));
+      *device = runtime->announce(vendor, index, to_vendor_info(vendor.name(), known));
     } catch (const NoFreeSlot& error) {
       return refusal(RAL_ERROR_NO_SLOT, error.what());
     }

@@ -11,7 +11,7 @@ class HotPlug {
  public:
   virtual ~HotPlug() = default;
   // The new device's number. Throws NoFreeSlot.
-  virtual int announce(const Vendor& vendor, const VendorInfo& info) = 0;
+  virtual int announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) = 0;
   // False: there is no such device of this vendor.
   virtual bool withdraw(const Vendor& vendor, int device, const std::string& reason) = 0;
 

@@ -114,16 +114,16 @@ class PluginVendor final : public Vendor {
     return to_vendor_info(name_, descriptor);
   }
 
-  std::unique_ptr<RegionSource> regions(int index) const override {
-    if (table_.reserve == nullptr || index < 0) {
-      return Vendor::regions(index);
+  std::unique_ptr<RegionSource> regions(int index, std::size_t alignment) const override {
+    if (table_.reserve == nullptr) {
+      return Vendor::regions(index, alignment);
     }
-    return std::make_unique<PluginRegions>(table_, index, describe(index).alignment);
+    return std::make_unique<PluginRegions>(table_, index, alignment);
   }
 
   bool copy(int index, ral_direction direction, std::uint64_t to, std::uint64_t from,
             std::size_t bytes) const override {
-    if (table_.copy == nullptr || index < 0) {
+    if (table_.copy == nullptr) {
       return false;
     }
     const int status = contained("copy", [&] { return table_.copy(index, direction, to, from, bytes); });

@@ -206,12 +206,13 @@ Verdict SecureContext::find_buffer(const Vendor& vendor, std::uint64_t handle, c
     return refusal(RAL_ERROR_INVALID_POINTER, hex(handle) + " is no buffer");
   }
   const Entry& entry = entries_[slot];
-  if (entry.vendor != &vendor) {
-    return refusal(RAL_ERROR_WRONG_DEVICE, "buffer " + hex(handle) + " is " + entry.vendor->name() + "'s");
-  }
+  // First: the slot of one that was freed may be another vendor's by now.
   if (generation != entry.generation || entry.block == nullptr) {
-    return refusal(RAL_ERROR_USE_AFTER_FREE,
-                   "buffer " + hex(handle) + " of " + device_name(entry.device) + " was freed");
+    return refusal(RAL_ERROR_USE_AFTER_FREE, "buffer " + hex(handle) + " was freed");
+  }
+  if (entry.vendor != &vendor) {
+    return refusal(RAL_ERROR_WRONG_DEVICE,
+                   "buffer " + hex(handle) + " is not " + vendor.name() + "'s, but " + entry.vendor->name() + "'s");
   }
   *found = &entry;
   return {};
