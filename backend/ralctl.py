@@ -57,8 +57,8 @@ def plugin_status(as_json: bool, timeout: float) -> None:
     _show(["PLUGIN NAME", "VERSION", "STATUS", "DEPENDENCIES"], rows, as_json)
     if not as_json:
         for row in rows:
-            if row["reason"]:
-                click.echo(f"{row['plugin_name']}: {row['reason']}")
+            for line in filter(None, [row["reason"], *(row["refused"] or [])]):
+                click.echo(f"{row['plugin_name']}: {line}")
 
 
 @cli.command("install")
@@ -204,7 +204,23 @@ def _plugin_rows(seconds: float) -> list[dict[str, Any]]:
     found = plugins.discover()
     built_in = plugins.Status(plugins.BUILT_IN, plugins.LOADED, version=importlib.metadata.version("ral-trace"))
     probed = [plugin_probe.status(plugin, seconds) for _, plugin in sorted(found.plugins.items())]
-    return [_plugin_row(status) for status in (built_in, *probed, *found.refused)]
+    manifests = _manifests() if _adapter_status() == _ONLINE else {}
+    return [
+        _plugin_row(status) | _kernels(manifests.get(status.name)) for status in (built_in, *probed, *found.refused)
+    ]
+
+
+def _manifests() -> dict[str, Any]:
+    from ral_trace.backend import manifest
+
+    return manifest.load_all().manifests
+
+
+def _kernels(manifest: Any) -> dict[str, Any]:
+    """How many kernels a manifest brings, and the entries that are refused; None where that is not known."""
+    if manifest is None:
+        return {"kernels": None, "refused": None}
+    return {"kernels": len(manifest.entries), "refused": [str(refusal) for refusal in manifest.refusals]}
 
 
 def _plugin_row(status: plugins.Status) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Claims PrivateUse1 for `ral` and hands torch everything that hangs on the name. Once in a process."""
 
+import atexit
 import importlib.metadata
 import importlib.util
 import os
@@ -48,6 +49,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     for vendor, backend in python_backend.active().items():
         adapter.set_python_backend(vendor, backend.dispatch)
     rename_privateuse1_backend(NAME)
+    atexit.register(adapter.stop)
     _register_module()
     adapter.route_operators(_routed_operators())
     reloading.publish()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 KINDS: tuple[str, ...]
 KIND_DEVICE: int
 KIND_STREAM: int
+STREAM_BITS: int
 FLAGS: dict[str, int]
 DIRECTIONS: tuple[str, ...]
 RECORD_BYTES: int

@@ -100,13 +100,16 @@ def _devices(connection: duckdb.DuckDBPyConnection) -> None:
         LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device
              AND fact.kind = {_native.KIND_DEVICE}""")
     connection.execute(f"""
-        INSERT INTO stream
-        SELECT row_number() OVER (ORDER BY d.id, used.stream) - 1, d.id, used.stream, fact.text, fact.number
+        CREATE TEMP TABLE stream_row AS
+        SELECT row_number() OVER (ORDER BY d.id, used.stream) - 1 AS id, d.id AS device, used.stream AS code,
+               fact.text AS pipeline, fact.number AS priority
         FROM (SELECT DISTINCT process, device, stream FROM record
               WHERE device >= 0 AND kind <> {_native.KIND_DEVICE}) used
         JOIN device d ON d.process = used.process AND d."index" = used.device
         LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device AND fact.stream = used.stream
              AND fact.kind = {_native.KIND_STREAM}""")
+    connection.execute(f"""
+        INSERT INTO stream SELECT id, device, code & {2**_native.STREAM_BITS - 1}, pipeline, priority FROM stream_row""")
 
 
 def _events(connection: duckdb.DuckDBPyConnection) -> None:
@@ -137,7 +140,7 @@ def _events(connection: duckdb.DuckDBPyConnection) -> None:
         LEFT JOIN thread t ON t.process = r.process AND t.tid = r.tid
         LEFT JOIN device d ON d.process = r.process AND d."index" = r.device
         LEFT JOIN device other ON other.process = r.process AND other."index" = r.arg0 AND r.kind = 'transfer'
-        LEFT JOIN stream s ON s.device = d.id AND s.number = r.stream AND r.kind NOT IN ('alloc', 'free', 'region')
+        LEFT JOIN stream_row s ON s.device = d.id AND s.code = r.stream AND r.kind NOT IN ('alloc', 'free', 'region')
         WHERE NOT (r.before_trace AND r.kind IN ('alloc', 'region'))""")
 
 

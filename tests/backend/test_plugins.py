@@ -210,6 +210,7 @@ def test_one_bad_plugin_keeps_no_other_from_loading(tmp_path: Path) -> None:
         "broken": "BAD_MANIFEST",
     }
     assert rows["mychip"]["version"] == "2.5"
+    assert (rows["host"]["kernels"], rows["host"]["refused"], rows["mychip"]["kernels"]) == (1, [], None)
     table = kit.ralctl(["plugin-status"], environment).stdout
     assert table.splitlines()[0].split() == ["PLUGIN", "NAME", "VERSION", "STATUS", "DEPENDENCIES"]
     assert "broken: " in table

@@ -138,11 +138,14 @@ def test_every_launch_has_its_kernel_copy_or_fallback_and_its_op(char_lm_trace: 
             )[0]["n"]
             == 0
         )
-        # A kernel that runs in place lies inside its launch.
-        outside = trace.rows("""
-            SELECT count(*) AS n FROM flow f JOIN event l ON l.id = f.from_event JOIN event k ON k.id = f.to_event
-            WHERE k.ts_ns < l.ts_ns OR k.ts_ns + k.dur_ns > l.ts_ns + l.dur_ns""")
-        assert outside[0]["n"] == 0
+        # A kernel begins when it is launched or later, and the host has mostly gone on by then.
+        (kernels,) = trace.rows("""
+            SELECT count(*) AS n, count(*) FILTER (k.ts_ns < l.ts_ns) AS too_early,
+                   count(*) FILTER (k.ts_ns + k.dur_ns > l.ts_ns + l.dur_ns) AS outlive_it
+            FROM flow f JOIN event l ON l.id = f.from_event JOIN event k ON k.id = f.to_event
+            WHERE k.kind = 'kernel'""")
+        assert kernels["too_early"] == 0
+        assert kernels["outlive_it"] > kernels["n"] / 2
 
 
 def test_copies_and_syncs_of_a_fallback_have_it_as_parent(char_lm_trace: Path) -> None:

@@ -53,7 +53,7 @@ backend.enable("host:1,sim:1")
 before = torch.zeros(1000, device="ral:1")
 def work():
     a = torch.ones(4, 4).to("ral:1")          # h2d
-    b = a + a                                 # native, by out=
+    b = a + a                                 # native
     c = torch.cumsum(b, 0)                    # no kernel on sim
     d = c.to("ral:0")                         # d2d
     e = d + 1                                 # native on host
@@ -81,7 +81,7 @@ def test_native_calls(one_of_each: Trace) -> None:
     """Named as the user called it; what reached the router is in the arguments; one kernel with its correlation."""
     launches = [row for row in events(one_of_each, "launch") if row["name"] == "aten::add.Tensor"]
     assert [(row["device_index"], row["args"]["route"]) for row in launches] == [(1, "native"), (0, "native")]
-    assert launches[0]["args"]["routed"] == "aten::add.out"
+    assert launches[0]["args"]["routed"] == "aten::add.Tensor"
     for launch in launches:
         (kernel,) = events(one_of_each, "kernel", f"e.correlation = {launch['correlation']}")
         assert kernel["name"] == launch["name"]
@@ -89,7 +89,6 @@ def test_native_calls(one_of_each: Trace) -> None:
         assert kernel["device_index"] == launch["device_index"]
         assert kernel["stream_number"] == 0
         assert launch["ts_ns"] <= kernel["ts_ns"]
-        assert kernel["ts_ns"] + kernel["dur_ns"] <= launch["ts_ns"] + launch["dur_ns"]
     assert [row["args"] for row in events(one_of_each, "kernel", "e.name = 'aten::add.Tensor'")] == [
         {"kernel": "ral_sim_add", "vendor": "sim"},
         {"kernel": "aten::add.Tensor", "vendor": "host"},
@@ -111,7 +110,7 @@ for device in ("ral:0", "ral:1"):
         torch.eq(x, y)                        # 64 + 64 + 16
         torch.cat([x, y, row.view(1, 4)])     # a list: 64 + 64 + 16 + 144
         torch.mm(x[:2], y)                    # of a view what it shows: 32 + 64 + 32
-        torch.exp(x, out=empty)               # sized by the call: 64 + 64; sim leaves it to the CPU
+        torch.exp(x, out=empty)               # sized by the call: 64 + 64
     work()
     empty.resize_(0)
     with trace(Path(file) if device == "ral:1" else Path(file).with_name("host.duckdb")):
@@ -136,7 +135,7 @@ def test_bytes_of_a_kernel(tmp_path: Path) -> None:
     sim = record(tmp_path, BYTES)
     host = open_trace(tmp_path / "host.duckdb")
     assert [(row["name"], row["bytes"]) for row in events(host, "kernel")] == expected
-    assert [(row["name"], row["bytes"]) for row in events(sim, "kernel")] == expected[:-1]
+    assert [(row["name"], row["bytes"]) for row in events(sim, "kernel")] == expected
 
 
 def test_the_parent_of_a_launch_is_its_op(one_of_each: Trace) -> None:
@@ -151,7 +150,10 @@ def test_a_fallback(one_of_each: Trace) -> None:
     (fallback,) = events(one_of_each, "fallback")
     assert fallback["name"] == "aten::cumsum"
     assert fallback["bytes"] == 2 * 64
-    assert fallback["args"] == {"routed": "aten::cumsum", "reason": "native: no entry; reference: none"}
+    assert fallback["args"] == {
+        "routed": "aten::cumsum",
+        "reason": "native: no entry; reference: the memory is not the host's",
+    }
     assert fallback["thread"] is not None
     (launch,) = events(one_of_each, "launch", f"e.correlation = {fallback['correlation']}")
     assert launch["args"]["route"] == "cpu"
@@ -163,7 +165,9 @@ def test_a_fallback(one_of_each: Trace) -> None:
 
 
 def test_copies(one_of_each: Trace) -> None:
+    """In the order of the program, which is that of the correlations: two devices copy at the same time."""
     transfers = events(one_of_each, "transfer", "e.name IN ('aten::_to_copy', 'aten::clone')")
+    transfers.sort(key=lambda row: row["correlation"])
     seen = [(row["device_index"], row["bytes"], row["args"].get("other_device")) for row in transfers]
     assert seen == [(1, 64, None), (0, 64, "ral:1"), (0, 64, None), (1, 64, None)]
     directions = {row["category"] for row in transfers}
@@ -207,8 +211,8 @@ def test_devices_describe_themselves(one_of_each: Trace) -> None:
     rows = one_of_each.rows("SELECT type, index, vendor, memory_bytes FROM device WHERE type = 'ral' ORDER BY index")
     assert [(row["index"], row["vendor"]) for row in rows] == [(0, "host"), (1, "sim")]
     assert rows[1]["memory_bytes"] == 4 << 30
-    pipelines = one_of_each.rows("SELECT DISTINCT number, pipeline FROM stream ORDER BY number")
-    assert [row["pipeline"] for row in pipelines] == ["compute", "copy_in", "copy_out"]
+    pipelines = one_of_each.rows("SELECT DISTINCT number, pipeline FROM stream ORDER BY pipeline")
+    assert [(row["number"], row["pipeline"]) for row in pipelines] == [(0, "compute"), (0, "copy_in"), (0, "copy_out")]
 
 
 ALL_CASES = """
@@ -280,7 +284,7 @@ def test_deleting_an_entry_adds_exactly_its_launches_to_the_fallbacks(tmp_path: 
     assert counts(less) == expected
     assert len(events(less, "fallback")) == len(events(whole, "fallback")) + native
     assert all(
-        row["args"]["reason"] == "native: no entry; reference: none"
+        row["args"]["reason"] == "native: no entry; reference: the memory is not the host's"
         for row in events(less, "fallback")
         if row["args"]["routed"].startswith(deleted)
     )
@@ -302,7 +306,7 @@ def test_the_reason_of_a_fallback(tmp_path: Path) -> None:
     trace = record(tmp_path, REASONS)
     reasons = {row["name"]: row["args"]["reason"].partition(";")[0] for row in events(trace, "fallback")}
     assert reasons["aten::topk"] == "native: no entry"
-    assert reasons["aten::native_layer_norm"] == "native: layout"
+    assert reasons["aten::native_layer_norm"] == "native: layout: not contiguous"
     assert reasons["aten::div.Tensor_mode"] == "native: kernel declined (rounding)"
     added = [
         row["args"]["reason"].partition(";")[0] for row in events(trace, "fallback", "e.name = 'aten::add.Tensor'")

@@ -203,6 +203,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("KINDS") = py::tuple(kinds);
   module.attr("KIND_DEVICE") = static_cast<int>(Kind::kDevice);
   module.attr("KIND_STREAM") = static_cast<int>(Kind::kStream);
+  module.attr("STREAM_BITS") = kStreamBits;
   py::dict flags;
   for (const auto& [name, bit] : kFlagNames) {
     flags[py::str(name.data(), name.size())] = bit;

@@ -62,6 +62,9 @@ inline constexpr std::array<std::string_view, 4> kDirectionNames = {"host_to_dev
 
 inline constexpr std::int8_t kNoDevice = -1;
 
+// `stream` of a device's rows: the low bits number the stream, the high ones the pipeline (compute, copy_in, copy_out).
+inline constexpr unsigned kStreamBits = 5;
+
 // Draw:      0        8        16       24       32       40       48   52   56  60 61 62 63
 //            | start  | end    | corr   | bytes  | arg0   | arg1   |seq |name|tid|k |d |s |f |
 //

@@ -10,6 +10,7 @@
 #include <ATen/ops/resize_ops.h>
 #include <ATen/ops/set_ops.h>
 #include <ATen/ops/view_ops.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
 #include "alias.h"
@@ -167,10 +168,8 @@ at::Tensor& set_nothing(at::Tensor& self) {
   return set_storage_offset(self, std::move(nothing), 0, {0}, {});
 }
 
-// Work runs in place: nothing is still using a block when its last reference goes.
 void record_stream(at::Tensor& self, c10::Stream stream) {
-  (void)self;
-  (void)stream;
+  c10::getDeviceAllocator(kRal)->recordStream(self.storage().data_ptr(), stream);
 }
 
 bool is_set_to(const at::Tensor& self, const at::Tensor& other) {

@@ -8,13 +8,18 @@
 
 namespace ral {
 
+// Whether the host waits for a copy: not at all (what it copies from or to belongs to the copy), because the program
+// asked, or because a fallback needs it.
 enum class SyncReason { kNone, kAsked, kForced };
 
-// self -> destination, either or both on a ral device; converts the dtype, broadcasts, follows strides. `routed` is
-// what torch called. A copy to the host blocks: `sync` says whether the program asked for that wait.
+// self -> destination, either or both on a ral device; converts the dtype, broadcasts, follows strides. In the order of
+// the current streams of the devices. `routed` is what torch called.
 void copy(const at::Tensor& self, const at::Tensor& destination, const events::Name& routed, SyncReason sync);
 
-// The tensor on the host, with a memory of its own; emits what copy() emits.
+// The tensor on the host, with a memory of its own; waits, and emits what copy() emits.
 at::Tensor fetch(const at::Tensor& tensor, const events::Name& routed, SyncReason sync);
+
+// A host tensor that nobody writes to any more as a tensor of the device; does not wait.
+at::Tensor upload(Device& device, const at::Tensor& host);
 
 }  // namespace ral

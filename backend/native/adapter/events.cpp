@@ -48,6 +48,21 @@ Sync::Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uin
   }
 }
 
+Wait::Wait(const Launch& launch, std::int8_t device) noexcept {
+  if (__builtin_expect(launch.active_, 0)) {
+    active_ = true;
+    record_ = trace::make_record(Kind::kWait, launch.record_.name, device, launch.record_.stream);
+    record_.start_ticks = now();
+  }
+}
+
+Wait::~Wait() {
+  if (active_) {
+    record_.end_ticks = now();
+    writer->emit(record_);
+  }
+}
+
 Sync::~Sync() {
   if (active_) {
     record_.end_ticks = now();

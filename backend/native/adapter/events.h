@@ -78,6 +78,7 @@ class Launch {
 
  private:
   friend class Started;
+  friend class Wait;
   void begin(const Name& routed, std::int8_t device, std::uint8_t stream) noexcept;
   void finish() noexcept;
 
@@ -109,6 +110,19 @@ class Sync {
   ~Sync();
   Sync(const Sync&) = delete;
   Sync& operator=(const Sync&) = delete;
+
+ private:
+  bool active_ = false;
+  trace::Record record_;
+};
+
+// A wait of the host for the first run of a call that looks like this: what comes out of it is not known yet.
+class Wait {
+ public:
+  Wait(const Launch& launch, std::int8_t device) noexcept;
+  ~Wait();
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
 
  private:
   bool active_ = false;

@@ -3,6 +3,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <utility>
+
+#include "runtime.h"
+#include "waiting.h"
+
 namespace ral {
 
 namespace {
@@ -15,19 +20,29 @@ class RalGenerator final : public c10::GeneratorImpl {
 
   const at::Generator& inner() const { return inner_; }
 
-  void set_current_seed(std::uint64_t seed) override { inner_.set_current_seed(seed); }
-  void set_offset(std::uint64_t offset) override { inner_.set_offset(offset); }
-  std::uint64_t get_offset() const override { return inner_.get_offset(); }
+  void set_current_seed(std::uint64_t seed) override { settled().set_current_seed(seed); }
+  void set_offset(std::uint64_t offset) override { settled().set_offset(offset); }
+  std::uint64_t get_offset() const override { return settled().get_offset(); }
   std::uint64_t current_seed() const override { return inner_.current_seed(); }
-  std::uint64_t seed() override { return inner_.seed(); }
-  void set_state(const c10::TensorImpl& state) override { inner_.unsafeGetGeneratorImpl()->set_state(state); }
+  std::uint64_t seed() override { return settled().seed(); }
+  void set_state(const c10::TensorImpl& state) override { settled().unsafeGetGeneratorImpl()->set_state(state); }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
-    return inner_.unsafeGetGeneratorImpl()->get_state();
+    return settled().unsafeGetGeneratorImpl()->get_state();
   }
 
  private:
   // The base class hands the raw object to an intrusive_ptr: that is its contract, not an owner here.
-  GeneratorImpl* clone_impl() const override { return new RalGenerator(device_.index(), inner_.clone()); }
+  GeneratorImpl* clone_impl() const override { return new RalGenerator(device_.index(), settled().clone()); }
+
+  // What is queued draws from it first: numbers come in the order of the program.
+  const at::Generator& settled() const {
+    if (Runtime::started() && !Runtime::bad_fork()) {
+      const WithoutGil no_gil;
+      Runtime::get().device(device_.index()).pipelines().synchronize();
+    }
+    return inner_;
+  }
+  at::Generator& settled() { return const_cast<at::Generator&>(std::as_const(*this).settled()); }
 
   at::Generator inner_;
 };

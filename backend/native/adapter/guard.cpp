@@ -6,17 +6,24 @@
 #include <memory>
 
 #include "runtime.h"
+#include "waiting.h"
 
 namespace ral {
 
 namespace {
 
-thread_local std::array<c10::StreamId, kDeviceSlots> current_streams{};
-
-// torch keeps an event as a void*; this is what is behind it.
+// torch keeps an event as a void*; this is what is behind it. Empty until it is recorded.
 struct EventState {
-  std::uint64_t time_ns = 0;
+  std::shared_ptr<Mark> mark;
+  Device* device = nullptr;
+  std::uint8_t stream = 0;
 };
+
+EventState& recorded(void* event) {
+  auto* state = static_cast<EventState*>(event);
+  TORCH_CHECK(state != nullptr && state->mark != nullptr, "the event was never recorded");
+  return *state;
+}
 
 c10::Stream make_stream(c10::Device device, c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); }
 
@@ -46,76 +53,100 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const override {
     const c10::Device on = actual(device);
-    return make_stream(on, current_streams[static_cast<std::size_t>(on.index()) % kDeviceSlots]);
+    return make_stream(on, current_stream(on.index()));
   }
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    return make_stream(actual(device), kComputeStream);
-  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return make_stream(actual(device), 0); }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
-    (void)priority;
     const c10::Device on = actual(device);
-    return make_stream(on, Runtime::get().device(on).new_stream());
+    return make_stream(on, Runtime::get().device(on).new_stream(priority));
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     return getNewStream(device, high_priority ? -1 : 0);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    c10::StreamId& slot = current_streams[static_cast<std::size_t>(stream.device_index()) % kDeviceSlots];
-    return make_stream(stream.device(), std::exchange(slot, stream.id()));
+    const c10::StreamId previous = current_stream(stream.device_index());
+    set_current_stream(stream.device_index(), static_cast<std::uint8_t>(stream.id()));
+    return make_stream(stream.device(), previous);
   }
-  bool queryStream(const c10::Stream& stream) const override {
-    return Runtime::get().device(stream.device()).stream(stream.id()).idle();
-  }
+  bool queryStream(const c10::Stream& stream) const override { return stream_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override {
     static const events::Name name("Stream.synchronize");
-    Stream& on = Runtime::get().device(stream.device()).stream(stream.id());
-    const events::Sync sync(events::on() ? name.id() : 0, stream.device_index(), static_cast<std::uint8_t>(stream.id()),
-                            on.last_name(), false);
-    on.wait();
+    Device& device = Runtime::get().device(stream.device());
+    Stream& on = stream_of(stream);
+    {
+      const events::Sync sync(events::on() ? name.id() : 0, stream.device_index(),
+                              stream_row(static_cast<std::uint8_t>(stream.id()), Pipeline::kCompute), on.last_name(),
+                              false);
+      const WithoutGil no_gil;
+      on.wait();
+    }
+    give_back_now();
+    device.raise_failure();
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
     static const events::Name name("torch.ral.synchronize");
     Device& device = Runtime::get().device(index);
-    const events::Sync sync(events::on() ? name.id() : 0, device.index(), kComputeStream,
-                            device.stream(kComputeStream).last_name(), false);
-    device.synchronize();
+    {
+      const events::Sync sync(events::on() ? name.id() : 0, device.index(), device.current_stream_row(),
+                              device.current_stream().last_name(), false);
+      const WithoutGil no_gil;
+      device.pipelines().synchronize();
+    }
+    give_back_now();
+    device.raise_failure();
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex index, c10::EventFlag flag) const override {
     (void)index;
     (void)flag;
-    auto state = *event != nullptr ? nullptr : std::make_unique<EventState>();
-    if (state != nullptr) {
-      *event = state.release();  // torch gives it back to destroyEvent
+    auto made = *event != nullptr ? nullptr : std::make_unique<EventState>();
+    EventState& state = made != nullptr ? *made : *static_cast<EventState*>(*event);
+    state.mark = stream_of(stream).record();
+    state.device = &Runtime::get().device(stream.device());
+    state.stream = static_cast<std::uint8_t>(stream.id());
+    if (made != nullptr) {
+      *event = made.release();  // torch gives it back to destroyEvent
     }
-    Runtime::get().device(stream.device()).stream(stream.id()).wait();
-    static_cast<EventState*>(*event)->time_ns = trace::monotonic_ns();
   }
   void destroyEvent(void* event, c10::DeviceIndex index) const noexcept override {
     (void)index;
     const std::unique_ptr<EventState> owned(static_cast<EventState*>(event));
   }
-  // Work runs in place: what an event marks is done when the event has been recorded.
   void block(void* event, const c10::Stream& stream) const override {
-    (void)event;
-    (void)stream;
+    if (event != nullptr) {
+      stream_of(stream).wait_for(recorded(event).mark);
+    }
   }
-  bool queryEvent(void* event) const override {
-    (void)event;
-    return true;
-  }
+  bool queryEvent(void* event) const override { return event == nullptr || recorded(event).mark->done(); }
   void synchronizeEvent(void* event) const override {
     static const events::Name name("Event.synchronize");
-    (void)event;
-    const events::Sync sync(events::on() ? name.id() : 0, trace::kNoDevice, 0, 0, false);
+    if (event == nullptr) {
+      return;
+    }
+    const EventState& state = recorded(event);
+    const std::shared_ptr<Mark> mark = state.mark;
+    {
+      const events::Sync sync(events::on() ? name.id() : 0, state.device->index(),
+                              stream_row(state.stream, Pipeline::kCompute), mark->stream->last_name(), false);
+      const WithoutGil no_gil;
+      mark->stream->wait(mark->ticket);
+    }
+    give_back_now();
+    state.device->raise_failure();
   }
   double elapsedTime(void* first, void* second, c10::DeviceIndex index) const override {
     (void)index;
     TORCH_CHECK(first != nullptr && second != nullptr,
                 "both events must be recorded before their elapsed time is read");
-    const auto from = static_cast<EventState*>(first)->time_ns;
-    const auto to = static_cast<EventState*>(second)->time_ns;
+    const std::uint64_t from = recorded(first).mark->time_ns.load(std::memory_order_acquire);
+    const std::uint64_t to = recorded(second).mark->time_ns.load(std::memory_order_acquire);
+    TORCH_CHECK(from != 0 && to != 0, "both events must be completed before their elapsed time is read");
     return (static_cast<double>(to) - static_cast<double>(from)) / 1e6;
+  }
+
+ private:
+  static Stream& stream_of(const c10::Stream& stream) {
+    return Runtime::get().device(stream.device()).stream(static_cast<std::uint8_t>(stream.id()));
   }
 };
 

@@ -139,6 +139,7 @@ void resize_storage(const c10::Storage& storage, std::size_t bytes) {
   c10::DataPtr data = allocate_on(device, bytes, storage.device());
   const std::size_t kept = std::min(bytes, storage.nbytes());
   if (kept != 0) {
+    device.pipelines().synchronize();  // what is queued may still write there
     std::memcpy(data.mutable_get(), storage.data(), kept);
   }
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));

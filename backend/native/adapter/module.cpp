@@ -14,7 +14,6 @@
 #include "python_backend.h"
 #include "router.h"
 #include "runtime.h"
-#include "shape_rules.h"
 
 namespace py = pybind11;
 
@@ -43,7 +42,7 @@ namespace {
 
 void start(const std::string& device_list) {
   Runtime::start(device_list);
-  install_redirecting_allocator();
+  install_handing_allocator();
   if (!at::isPrivateUse1HooksRegistered()) {
     register_hooks();
   }
@@ -109,6 +108,7 @@ PYBIND11_MODULE(_adapter, m) {
       py::arg("index"));
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
+  m.def("stop", &ral::stop_devices, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &ral::default_generator, py::arg("index"));
   m.def(
       "set_memory_limit",

@@ -15,6 +15,8 @@
 
 #include "alias.h"
 #include "manifest.h"
+#include "results.h"
+#include "waiting.h"
 
 namespace py = pybind11;
 
@@ -56,7 +58,10 @@ class PythonCall {
       }
       tensors_.append(torch::jit::toPyObject(with_tensors(spec, value, [&](const at::Tensor& t) { return alias(t); })));
     }
-    return true;
+    if (elsewhere_) {
+      *reason = "tensors on several devices";
+    }
+    return !elsewhere_;
   }
 
   py::object run(PyObject* backend) {
@@ -67,6 +72,15 @@ class PythonCall {
     } catch (const py::error_already_set& error) {
       fail(std::string("raised ") + error.what());
     }
+  }
+
+  // Of the tensors that the class was given.
+  std::int64_t bytes() const {
+    std::int64_t bytes = 0;
+    for (const at::Tensor& tensor : given_) {
+      bytes += static_cast<std::int64_t>(tensor.nbytes());
+    }
+    return bytes;
   }
 
   void put(const py::object& answer) {
@@ -82,8 +96,7 @@ class PythonCall {
       write(target.toTensor(), values[i].toTensor());
       results.push_back(target);
     }
-    stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end());
-    stack_.insert(stack_.end(), std::make_move_iterator(results.begin()), std::make_move_iterator(results.end()));
+    put_results(op_, stack_, std::move(results));
   }
 
  private:
@@ -94,7 +107,8 @@ class PythonCall {
   }
 
   at::Tensor alias(const at::Tensor& tensor) {
-    if (tensor.device().type() != kRal) {
+    if (tensor.device() != device_.torch_device()) {
+      elsewhere_ = elsewhere_ || !is_cpu_scalar(tensor);
       return tensor;
     }
     at::Tensor made = aliases_.to_cpu(tensor);
@@ -196,6 +210,7 @@ class PythonCall {
   std::size_t first_;
   Aliases aliases_;
   std::vector<at::Tensor> given_;
+  bool elsewhere_ = false;  // a tensor of another device
   py::list tensors_;
   py::dict params_;
 };
@@ -209,8 +224,14 @@ void set_python_backend(const std::string& vendor, const py::object& dispatch) {
 
 bool has_python_backend(const Device& device) noexcept { return backend_of(device) != nullptr; }
 
-bool dispatch_python(const Operator& op, Device& device, Stack& stack, std::string* reason) {
-  device.synchronize();
+bool dispatch_python(const Operator& op, Device& device, Stack& stack, const events::Launch& launch,
+                     std::string* reason) {
+  {
+    const WithoutGil no_gil;
+    device.pipelines().synchronize();
+  }
+  device.raise_failure();
+  const std::uint64_t start = launch.active() ? events::now() : 0;
   const py::gil_scoped_acquire gil;
   PythonCall call(op, device, stack);
   if (!call.collect(reason)) {
@@ -222,6 +243,10 @@ bool dispatch_python(const Operator& op, Device& device, Stack& stack, std::stri
     return false;
   }
   call.put(answer);
+  if (launch.active()) {
+    events::Started(launch).work(trace::Kind::kKernel, start, events::now(), call.bytes(), op.name().id(),
+                                 device.vendor_name().id());
+  }
   return true;
 }
 

@@ -5,8 +5,7 @@
 #include "alias.h"
 #include "copy.h"
 #include "generator.h"
-#include "hooks.h"
-#include "router.h"
+#include "run.h"
 
 namespace ral {
 
@@ -32,9 +31,10 @@ class HostCopies {
         return pair.host;
       }
     }
-    touch(tensor);
+    device_.touch(tensor.storage());
     at::Tensor host;
     if (content_matters) {
+      ++fetched_;
       bytes_ += static_cast<std::int64_t>(tensor.nbytes());
       host = fetch(tensor, copy_name(), SyncReason::kForced);
     } else {
@@ -57,25 +57,12 @@ class HostCopies {
     if (!host.defined() || host.device().type() == kRal) {
       return host;
     }
-    const c10::Device label = device_.torch_device();
-    const std::size_t bytes = host.is_non_overlapping_and_dense()
-                                  ? at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize())
-                                  : at::detail::computeStorageNbytesContiguous(host.sizes(), host.itemsize());
-    static c10::Allocator* const allocator = c10::GetAllocator(kRal);
-    c10::Storage storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                                 allocate_on(device_, bytes, label), allocator, true);
-    at::Tensor tensor = make_tensor(std::move(storage), host.dtype(), {0}, {1}, 0);
-    if (host.is_non_overlapping_and_dense()) {
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides());
-    } else {
-      tensor.unsafeGetTensorImpl()->set_sizes_contiguous(host.sizes());
-    }
     bytes_ += static_cast<std::int64_t>(host.nbytes());
-    copy(host, tensor, copy_name(), SyncReason::kNone);
-    return tensor;
+    return upload(device_, host);
   }
 
   std::int64_t bytes() const { return bytes_; }
+  std::uint64_t fetched() const { return fetched_; }
 
  private:
   struct Pair {
@@ -83,15 +70,10 @@ class HostCopies {
     at::Tensor host;
   };
 
-  static void touch(const at::Tensor& tensor) {
-    if (Block* block = block_of(tensor.storage().data_ptr())) {
-      block->uses.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
-
   Device& device_;
   c10::SmallVector<Pair, 6> pairs_;
   std::int64_t bytes_ = 0;
+  std::uint64_t fetched_ = 0;
 };
 
 Stack host_arguments(const Operator& op, Device& device, HostCopies& copies, const Stack& arguments) {
@@ -117,25 +99,67 @@ Stack host_arguments(const Operator& op, Device& device, HostCopies& copies, con
   return call;
 }
 
+// Calls `visit(original, changed)` for each tensor that the operator writes: as the program gave it, and as the call that
+// ran in its place has left it. Only those on our devices.
+template <class Visitor>
+void for_each_written(const Operator& op, const Stack& arguments, const Stack& call, Visitor&& visit) {
+  for (const ArgSpec& spec : op.arguments()) {
+    if (!spec.written) {
+      continue;
+    }
+    std::vector<at::Tensor> originals;
+    for_each_tensor(spec, arguments[spec.position], [&](const at::Tensor& tensor) { originals.push_back(tensor); });
+    std::size_t next = 0;
+    for_each_tensor(spec, call[spec.position], [&](const at::Tensor& changed) {
+      if (const at::Tensor& original = originals[next++]; original.device().type() == kRal) {
+        visit(original, changed);
+      }
+    });
+  }
+}
+
+Stack results_of(const Operator& op, const Stack& arguments, Stack&& made, HostCopies& copies) {
+  Stack results;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const int position = op.return_argument(i);
+    if (position >= 0) {
+      results.push_back(arguments[static_cast<std::size_t>(position)]);
+    } else if (made[i].isTensor()) {
+      results.emplace_back(copies.to_device(made[i].toTensor()));
+    } else if (made[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : made[i].toTensorList()) {
+        list.push_back(copies.to_device(tensor));
+      }
+      results.emplace_back(std::move(list));
+    } else {
+      results.push_back(std::move(made[i]));
+    }
+  }
+  return results;
+}
+
 }  // namespace
 
 void run_on_cpu(const Operator& op, Device& device, Stack& stack, const events::Launch& launch,
-                const events::Name& reasons) {
+                const Decision& decision, const events::Name& reasons) {
+  const std::uint64_t start_ns = trace::monotonic_ns();
   const std::uint64_t start = launch.active() ? events::now() : 0;
-  const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.argument_count());
-  Stack arguments(std::make_move_iterator(first), std::make_move_iterator(stack.end()));
-  stack.erase(first, stack.end());
+  const Stack arguments(stack.end() - static_cast<std::ptrdiff_t>(op.argument_count()), stack.end());
   HostCopies copies(device);
   Stack call = host_arguments(op, device, copies, arguments);
   Stack kept = call;  // the call takes its arguments off its stack
   op.cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
   for_each_written(op, arguments, kept,
                    [&](const at::Tensor& original, const at::Tensor& host) { copies.write_back(original, host); });
-  put_results(op, stack, std::move(arguments), std::move(call),
-              [&](const at::Tensor& result) { return copies.to_device(result); });
+  put_results(op, stack, results_of(op, arguments, std::move(call), copies));
   if (launch.active()) {
     launch.work(trace::Kind::kFallback, start, events::now(), copies.bytes(), op.name().id(), reasons.id());
   }
+  decision.fallbacks.fetch_add(1, std::memory_order_relaxed);
+  decision.bytes_copied.fetch_add(static_cast<std::uint64_t>(copies.bytes()), std::memory_order_relaxed);
+  decision.syncs_forced.fetch_add(copies.fetched(), std::memory_order_relaxed);
+  decision.fallback_ns.fetch_add(trace::monotonic_ns() - start_ns, std::memory_order_relaxed);
 }
 
 }  // namespace ral

@@ -1,13 +1,13 @@
-// A vendor's kernel: the call translated to the plain C of ral_plugin.h.
-#include <ATen/MemoryOverlap.h>
+// A vendor's kernel: the call translated to the plain C of ral_plugin.h, on the worker that runs it.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/copy_ops.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
-#include "alias.h"
+#include "layout_rules.h"
 #include "ral_plugin.h"
-#include "router.h"
-#include "shape_rules.h"
+#include "run.h"
 
 namespace ral {
 
@@ -15,373 +15,334 @@ namespace {
 
 constexpr ral_tensor kNoTensor = {nullptr, nullptr, nullptr, -1, 0};
 
-// The arguments and outputs in C, with all that they point to: values of the call, and shapes as they were then. Arrays
-// are filled first and pointed to at the end: they move while they grow, and with the item that they are in.
-class CallArguments {
+// The arguments and outputs of a call in C. Arrays are filled first and pointed to at the end: they move while they
+// grow.
+class CallInC {
  public:
+  explicit CallInC(const Call& call) : call_(call) {}
+
   // False: an argument has no form in C; `reason` says which.
-  bool add(const c10::IValue& value, std::string* reason) {
-    ral_value& out = values_.emplace_back();
-    out.tag = RAL_NONE;
-    out.count = 0;
-    starts_.push_back(0);
-    if (value.isNone()) {
-      return true;
+  bool add_arguments(std::string* reason) {
+    for (const TensorDesc& desc : call_.tensors()) {
+      tensors_.push_back(in_c(desc));
     }
-    if (value.isTensor()) {
-      return add_tensor_argument(value, out, reason);
+    std::size_t next = 0;
+    auto spec = call_.op().arguments().begin();
+    for (std::size_t i = 0; i < call_.values().size(); ++i) {
+      const bool special = spec != call_.op().arguments().end() && spec->position == i;
+      const bool of_tensors = special && is_of_tensors(*spec);
+      const std::size_t count = of_tensors && call_.values()[i].isInt() ? call_.values()[i].toInt() : 0;
+      const bool out = special && spec->out;
+      if (!out && !(of_tensors ? add_tensors(*spec, call_.values()[i], next, count, reason)
+                               : add_value(call_.values()[i], reason))) {
+        return false;
+      }
+      next += count;
+      spec += special ? 1 : 0;
     }
-    if (value.isInt() || value.isBool()) {
-      out.tag = RAL_INT;
-      out.as.i = value.isInt() ? value.toInt() : static_cast<std::int64_t>(value.toBool());
-      return true;
-    }
-    if (value.isDouble()) {
-      out.tag = RAL_DOUBLE;
-      out.as.d = value.toDouble();
-      return true;
-    }
-    return add_list(value, out, reason);
+    return true;
   }
 
-  // After all arguments.
-  void add_output(const at::Tensor& tensor) {
-    ++output_count_;
-    describe(tensor);
+  void add_outputs(const Layout& layout, c10::ArrayRef<HandOut::Place> places) {
+    first_output_ = tensors_.size();
+    if (!call_.op().outputs().empty()) {
+      call_.for_each_argument([&](const ArgSpec& spec, std::size_t first, std::size_t count) {
+        const auto& outputs = call_.op().outputs();
+        for (std::size_t i = first; i < first + count; ++i) {
+          if (std::find(outputs.begin(), outputs.end(), spec.position) != outputs.end()) {
+            tensors_.push_back(in_c(call_.tensors()[i]));
+          }
+        }
+      });
+      return;
+    }
+    for (const TensorLayout& output : layout.tensors) {
+      if (output.from != TensorLayout::From::kFresh) {
+        tensors_.push_back(kNoTensor);
+        continue;
+      }
+      char* data = static_cast<char*>(places[output.source].data);
+      tensors_.push_back({data + output.offset * static_cast<std::int64_t>(c10::elementSize(output.dtype)),
+                          output.sizes.data(), output.strides.data(), static_cast<std::int32_t>(output.sizes.size()),
+                          static_cast<std::int32_t>(output.dtype)});
+    }
   }
 
-  // The tensors that add_output() was given must live as long as the call.
   ral_call finish(const char* op) {
     for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (values_[i].tag == RAL_TENSOR || values_[i].tag == RAL_TENSORS) {
-        values_[i].as.tensors = tensors_.data() + starts_[i];
-      } else if (values_[i].tag == RAL_INTS) {
-        values_[i].as.ints = ints_.data() + starts_[i];
-      } else if (values_[i].tag == RAL_DOUBLES) {
-        values_[i].as.doubles = doubles_.data() + starts_[i];
-      }
-    }
-    const std::int64_t* shape = shapes_.data();
-    for (ral_tensor& tensor : tensors_) {
-      if (tensor.ndim >= 0) {
-        tensor.sizes = shape;
-        tensor.strides = shape + tensor.ndim;
-        shape += 2 * static_cast<std::ptrdiff_t>(tensor.ndim);
+      ral_value& value = values_[i];
+      if (value.tag == RAL_TENSOR || value.tag == RAL_TENSORS) {
+        value.as.tensors = tensors_.data() + starts_[i];
+      } else if (value.tag == RAL_INTS) {
+        value.as.ints = ints_.data() + starts_[i];
+      } else if (value.tag == RAL_DOUBLES) {
+        value.as.doubles = doubles_.data() + starts_[i];
       }
     }
     return {sizeof(ral_call),
             static_cast<std::int32_t>(values_.size()),
-            static_cast<std::int32_t>(output_count_),
+            static_cast<std::int32_t>(tensors_.size() - first_output_),
             op,
             values_.data(),
-            tensors_.data() + (tensors_.size() - output_count_),
+            tensors_.data() + first_output_,
             nullptr,
             0};
   }
 
  private:
-  bool add_tensor_argument(const c10::IValue& value, ral_value& out, std::string* reason) {
-    const at::Tensor& tensor = value.toTensor();
-    if (!tensor.defined()) {
-      return true;
-    }
-    if (tensor.device().type() == c10::kCPU && tensor.dim() == 0) {
-      return add_number(tensor, out, reason);
-    }
-    kept_.push_back(value);
-    out.tag = RAL_TENSOR;
-    out.count = 1;
-    starts_.back() = tensors_.size();
-    return add_tensor(tensor, reason);
+  static bool is_of_tensors(const ArgSpec& spec) {
+    return spec.kind != ArgKind::kGenerator && spec.kind != ArgKind::kDevice;
   }
 
-  // A number from the host (`x + 2`) is a number to the kernel too.
-  static bool add_number(const at::Tensor& tensor, ral_value& out, std::string* reason) {
-    const c10::ScalarType type = tensor.scalar_type();
-    if (c10::isIntegralType(type, /*includeBool=*/true)) {
-      out.tag = RAL_INT;
-      out.as.i = tensor.item().toLong();
-      return true;
+  ral_tensor in_c(const TensorDesc& desc) const {
+    if (desc.where != TensorDesc::Where::kDevice) {
+      return kNoTensor;
     }
-    if (c10::isFloatingType(type)) {
-      out.tag = RAL_DOUBLE;
-      out.as.d = tensor.item().toDouble();
-      return true;
-    }
-    *reason = "a number that is neither integer nor floating point";
-    return false;
+    char* data = static_cast<char*>(desc.data);
+    return {data + desc.offset * static_cast<std::int64_t>(c10::elementSize(desc.dtype)), call_.sizes(desc).data(),
+            call_.strides(desc).data(), desc.rank, static_cast<std::int32_t>(desc.dtype)};
   }
 
-  bool add_tensor(const at::Tensor& tensor, std::string* reason) {
-    if (!tensor.defined()) {
-      tensors_.push_back(kNoTensor);
+  ral_value& begin(ral_tag tag, std::size_t start, std::size_t count) {
+    starts_.push_back(start);
+    ral_value& value = values_.emplace_back();
+    value.tag = tag;
+    value.count = static_cast<std::int32_t>(count);
+    return value;
+  }
+
+  bool add_tensors(const ArgSpec& spec, const c10::IValue& given, std::size_t first, std::size_t count,
+                   std::string* reason) {
+    if (!given.isInt()) {
+      begin(RAL_NONE, 0, 0);
       return true;
     }
-    if (tensor.device().type() != kRal || tensor.is_conj() || tensor.is_neg()) {
-      *reason = "a tensor that is lazily conjugated, negated or not on the device";
-      return false;
+    for (std::size_t i = first; i < first + count; ++i) {
+      const TensorDesc& desc = call_.tensors()[i];
+      if (desc.where == TensorDesc::Where::kHost && spec.kind == ArgKind::kTensor && desc.rank == 0) {
+        return add_number(call_.host_tensors()[desc.shape], reason);
+      }
+      if (desc.where == TensorDesc::Where::kHost) {
+        *reason = "a tensor that is not on the device";
+        return false;
+      }
     }
-    describe(tensor);
+    const bool none = spec.kind == ArgKind::kTensor && call_.tensors()[first].where == TensorDesc::Where::kUndefined;
+    begin(none ? RAL_NONE : spec.kind == ArgKind::kTensor ? RAL_TENSOR : RAL_TENSORS, first, count);
     return true;
   }
 
-  void describe(const at::Tensor& tensor) {
-    if (!tensor.defined()) {
-      tensors_.push_back(kNoTensor);
-      return;
+  // A number from the host (`x + 2`) is a number to the kernel too.
+  bool add_number(const at::Tensor& tensor, std::string* reason) {
+    const c10::ScalarType type = tensor.scalar_type();
+    if (c10::isIntegralType(type, /*includeBool=*/true)) {
+      begin(RAL_INT, 0, 1).as.i = tensor.item().toLong();
+    } else if (c10::isFloatingType(type)) {
+      begin(RAL_DOUBLE, 0, 1).as.d = tensor.item().toDouble();
+    } else {
+      *reason = "a number that is neither integer nor floating point";
+      return false;
     }
-    tensors_.push_back({tensor.unsafeGetTensorImpl()->mutable_data(), nullptr, nullptr,
-                        static_cast<std::int32_t>(tensor.dim()), static_cast<std::int32_t>(tensor.scalar_type())});
-    shapes_.append(tensor.sizes().begin(), tensor.sizes().end());
-    shapes_.append(tensor.strides().begin(), tensor.strides().end());
+    return true;
   }
 
-  bool add_list(const c10::IValue& value, ral_value& out, std::string* reason) {
-    if (value.isIntList()) {
-      const std::vector<std::int64_t> list = value.toIntVector();
-      begin_list(out, RAL_INTS, ints_.size(), list.size());
-      ints_.append(list.begin(), list.end());
-    } else if (value.isBoolList()) {
-      const c10::List<bool> list = value.toBoolList();
-      begin_list(out, RAL_INTS, ints_.size(), list.size());
-      for (const bool flag : list) {
-        ints_.push_back(flag ? 1 : 0);
-      }
-    } else if (value.isDoubleList()) {
-      const std::vector<double> list = value.toDoubleVector();
-      begin_list(out, RAL_DOUBLES, doubles_.size(), list.size());
-      doubles_.append(list.begin(), list.end());
-    } else if (value.isTensorList()) {
-      const c10::List<at::Tensor> list = value.toTensorList();
-      kept_.push_back(value);
-      begin_list(out, RAL_TENSORS, tensors_.size(), list.size());
-      for (const at::Tensor& tensor : list) {
-        if (!add_tensor(tensor, reason)) {
-          return false;
-        }
-      }
+  bool add_value(const c10::IValue& value, std::string* reason) {
+    if (value.isNone()) {
+      begin(RAL_NONE, 0, 0);
+    } else if (value.isInt() || value.isBool()) {
+      begin(RAL_INT, 0, 1).as.i = value.isInt() ? value.toInt() : static_cast<std::int64_t>(value.toBool());
+    } else if (value.isDouble()) {
+      begin(RAL_DOUBLE, 0, 1).as.d = value.toDouble();
     } else if (value.isString()) {
-      kept_.push_back(value);
-      out.tag = RAL_TEXT;
-      out.as.text = value.toStringRef().c_str();
-    } else {
+      begin(RAL_TEXT, 0, 1).as.text = value.toStringRef().c_str();
+    } else if (!value.isList() || !add_list(value.toListRef())) {
       *reason = "an argument of type " + value.tagKind();
       return false;
     }
     return true;
   }
 
-  void begin_list(ral_value& out, ral_tag tag, std::size_t start, std::size_t count) {
-    out.tag = tag;
-    out.count = static_cast<std::int32_t>(count);
-    starts_.back() = start;
-  }
-
-  c10::SmallVector<ral_value, 12> values_;
-  c10::SmallVector<std::size_t, 12> starts_;
-  c10::SmallVector<ral_tensor, 12> tensors_;
-  c10::SmallVector<std::int64_t, 8> ints_;
-  c10::SmallVector<double, 4> doubles_;
-  c10::SmallVector<std::int64_t, 24> shapes_;  // sizes, then strides, of each defined tensor
-  c10::SmallVector<c10::IValue, 4> kept_;      // whose memory the values point to
-  std::size_t output_count_ = 0;
-};
-
-void touch(const at::Tensor& tensor) {
-  if (Block* block = block_of(tensor.storage().data_ptr())) {
-    block->uses.store(block->uses.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
-}
-
-bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
-}
-
-// Steps of growing size, each beyond what the smaller ones reach: no element is met twice.
-bool overlaps_itself(const at::Tensor& tensor) {
-  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 8> steps;
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) > 1) {
-      steps.emplace_back(tensor.stride(d), tensor.size(d));
-    }
-  }
-  std::sort(steps.begin(), steps.end());
-  std::int64_t reach = 0;
-  for (const auto& [stride, size] : steps) {
-    if (stride <= reach) {
-      return true;
-    }
-    reach += stride * (size - 1);
-  }
-  return false;
-}
-
-// Kernels may take it that an output shares memory with an input only as a whole, and never with itself.
-bool overlaps(const Operator& op, const std::vector<at::Tensor>& outputs, const Stack& stack) {
-  const std::size_t first = stack.size() - op.argument_count();
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined() || output.numel() == 0) {
-      continue;
-    }
-    if (!output.is_contiguous() && overlaps_itself(output)) {
-      return true;
-    }
-    bool partly = false;
-    for (const ArgSpec& spec : op.arguments()) {
-      for_each_tensor(spec, stack[first + spec.position], [&](const at::Tensor& input) {
-        partly = partly || (input.storage().is_alias_of(output.storage()) && !same_view(input, output) &&
-                            at::get_overlap_status(input, output) != at::MemOverlapStatus::No);
-      });
-    }
-    if (partly) {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::optional<std::vector<at::Tensor>> outputs_of(const Operator& op, Device& device, const Stack& stack,
-                                                  std::string* reason) {
-  if (op.outputs().empty()) {
-    auto made = make_outputs(op.name().text(), device, stack, op.argument_count());
-    if (!made.has_value()) {
-      *reason = "no rule for the output's shape";
-    }
-    return made;
-  }
-  std::vector<at::Tensor> outputs;
-  const std::size_t first = stack.size() - op.argument_count();
-  for (const std::uint16_t position : op.outputs()) {
-    const c10::IValue& value = stack[first + position];
-    if (!value.isTensor()) {
-      *reason = "outputs in a list";
-      return std::nullopt;
-    }
-    outputs.push_back(value.toTensor());
-  }
-  if (outputs[0].numel() == 0 && has_empty_output(op.name().text())) {
-    outputs[0].resize_(stack[first].toTensor().sizes());
-  }
-  if (overlaps(op, outputs, stack)) {
-    *reason = "layout: an output overlaps itself or part of an input";
-    return std::nullopt;
-  }
-  return outputs;
-}
-
-bool collect(const Operator& op, const Stack& stack, CallArguments& arguments, std::string* reason) {
-  const std::size_t first = stack.size() - op.argument_count();
-  std::size_t next_spec = 0;
-  for (std::size_t i = 0; i < op.argument_count(); ++i) {
-    const bool special = next_spec < op.arguments().size() && op.arguments()[next_spec].position == i;
-    if (special) {
-      const ArgSpec& spec = op.arguments()[next_spec++];
-      if (spec.out) {
-        continue;
+  // Of integers and booleans, or of numbers of which one at least is floating point.
+  bool add_list(c10::ArrayRef<c10::IValue> list) {
+    const auto whole = [](const c10::IValue& v) { return v.isInt() || v.isBool(); };
+    if (std::all_of(list.begin(), list.end(), whole)) {
+      begin(RAL_INTS, ints_.size(), list.size());
+      for (const c10::IValue& element : list) {
+        ints_.push_back(element.isInt() ? element.toInt() : static_cast<std::int64_t>(element.toBool()));
       }
-      for_each_tensor(spec, stack[first + i], touch);
+      return true;
     }
-    if (!arguments.add(stack[first + i], reason)) {
+    if (!std::all_of(list.begin(), list.end(), [&](const auto& v) { return v.isDouble() || whole(v); })) {
       return false;
     }
-  }
-  return true;
-}
-
-// One call of a vendor's kernel, and how it ended.
-class KernelWork : public Work {
- public:
-  KernelWork(const Operator& op, Device& device, Kernel& kernel, CallArguments&& arguments,
-             std::vector<at::Tensor>&& outputs, std::int64_t bytes, const events::Launch& launch)
-      : Work{WorkKind::kCompute, launch.name()},
-        op_(&op),
-        device_(&device),
-        kernel_(&kernel),
-        arguments_(std::move(arguments)),
-        outputs_(std::move(outputs)),
-        bytes_(bytes),
-        started_(launch) {}
-
-  void run() {
-    std::array<char, 256> text;
-    text.front() = '\0';
-    ral_call call = arguments_.finish(op_->name().text().c_str());
-    call.reason = text.data();
-    call.reason_size = text.size();
-    const std::uint64_t start = started_.active() ? events::now() : 0;
-    status_ = kernel_->function()(&call);
-    if (status_ != RAL_OK) {
-      text.back() = '\0';
-      reason_ = text.data();
-    } else if (started_.active()) {
-      started_.work(trace::Kind::kKernel, start, events::now(), bytes_, kernel_->name().id(),
-                    device_->vendor_name().id());
+    begin(RAL_DOUBLES, doubles_.size(), list.size());
+    for (const c10::IValue& element : list) {
+      doubles_.push_back(element.isDouble() ? element.toDouble()
+                         : element.isInt()  ? static_cast<double>(element.toInt())
+                                            : static_cast<double>(element.toBool()));
     }
+    return true;
   }
 
-  int status() const { return status_; }
-  const std::string& reason() const { return reason_; }
-  const std::vector<at::Tensor>& outputs() const { return outputs_; }
-
- private:
-  const Operator* op_;
-  Device* device_;
-  Kernel* kernel_;  // decisions live for ever, and their kernels with them
-  CallArguments arguments_;
-  std::vector<at::Tensor> outputs_;
-  std::int64_t bytes_;
-  events::Started started_;
-  int status_ = RAL_OK;
-  std::string reason_;
+  const Call& call_;
+  c10::SmallVector<ral_value, 12> values_;
+  c10::SmallVector<std::size_t, 12> starts_;
+  c10::SmallVector<ral_tensor, 12> tensors_;  // those of the call, then the outputs
+  c10::SmallVector<std::int64_t, 8> ints_;
+  c10::SmallVector<double, 4> doubles_;
+  std::size_t first_output_ = 0;
 };
 
-std::int64_t bytes_touched(const Operator& op, const Stack& stack, const std::vector<at::Tensor>& outputs) {
-  std::int64_t bytes = bytes_of_arguments(op, stack.data() + (stack.size() - op.argument_count()));
-  if (op.outputs().empty()) {  // else they are arguments
-    for (const at::Tensor& output : outputs) {
-      bytes += bytes_of(output);
+// How a kernel's run ended, for a thread that waits for it.
+struct Verdict {
+  std::optional<Call> call;
+  int status = RAL_OK;
+  std::string reason;
+  std::exception_ptr error;
+};
+
+class KernelWork final : public Work {
+ public:
+  KernelWork(Call&& call, std::shared_ptr<const Plan> plan, c10::SmallVector<HandOut::Place, 2>&& places,
+             const events::Launch& launch, Verdict* verdict)
+      : Work(WorkKind::kCompute, Pipeline::kCompute, launch.name()),
+        call_(std::move(call)),
+        plan_(std::move(plan)),
+        places_(std::move(places)),
+        bytes_(call_.bytes() + (call_.op().outputs().empty() ? fresh_bytes(*plan_->layout) : 0)),
+        started_(launch),
+        verdict_(verdict) {}
+
+  void run() override {
+    std::string reason;
+    if (verdict_ == nullptr) {
+      status_ = call_kernel(&reason);
+      if (status_ == RAL_FAILED) {
+        throw std::runtime_error(reason);
+      }
+      if (status_ != RAL_OK) {
+        plan_->may_decline.store(true, std::memory_order_relaxed);
+        run_on_copies();
+      }
+      return;
+    }
+    try {
+      status_ = call_kernel(&reason);
+    } catch (...) {  // it belongs to the thread that waits
+      verdict_->error = std::current_exception();
+      status_ = RAL_FAILED;
+    }
+    verdict_->status = status_;
+    verdict_->reason = std::move(reason);
+    if (status_ == RAL_DECLINED) {
+      verdict_->call.emplace(std::move(call_));
     }
   }
-  return bytes;
-}
 
-void put_outputs(const Operator& op, Stack& stack, const std::vector<at::Tensor>& outputs) {
-  const std::size_t first = stack.size() - op.argument_count();
-  Stack results;
-  for (std::size_t i = 0; i < op.return_count(); ++i) {
-    const int position = op.return_argument(i);
-    results.push_back(position >= 0 ? stack[first + static_cast<std::size_t>(position)] : c10::IValue(outputs[i]));
+  void ended(const Times& times) noexcept override {
+    if (started_.active() && status_ == RAL_OK) {
+      started_.work(trace::Kind::kKernel, times.start_ticks, times.end_ticks, bytes_,
+                    plan_->decision->kernel->name().id(), call_.device().vendor_name().id());
+    } else if (started_.active() && status_ == RAL_DECLINED && verdict_ == nullptr) {
+      static const events::Name late("native: kernel declined these values");
+      started_.work(trace::Kind::kFallback, times.start_ticks, times.end_ticks, bytes_, call_.op().name().id(),
+                    late.id());
+    }
   }
-  stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
-  stack.insert(stack.end(), std::make_move_iterator(results.begin()), std::make_move_iterator(results.end()));
-}
+
+  std::uint64_t model_ns(const DeviceModel& model) const noexcept override {
+    return status_ == RAL_OK ? model.kernel_ns(static_cast<std::uint64_t>(bytes_)) : 0;
+  }
+  std::string what() const override { return call_.op().name().text(); }
+
+ private:
+  int call_kernel(std::string* reason) {
+    CallInC in_c(call_);
+    if (!in_c.add_arguments(reason)) {
+      return RAL_DECLINED;
+    }
+    in_c.add_outputs(*plan_->layout, places_);
+    std::array<char, 256> text;
+    text.front() = '\0';
+    ral_call call = in_c.finish(call_.op().name().text().c_str());
+    call.reason = text.data();
+    call.reason_size = text.size();
+    const int status = plan_->decision->kernel->function()(&call);
+    if (status != RAL_OK) {
+      text.back() = '\0';
+      *reason = text.front() != '\0' ? text.data() : "no reason given";
+    }
+    return status;
+  }
+
+  // The kernel took the first call that looked like this one and declines this one, when nobody waits any more: PyTorch's
+  // CPU kernel does it here, on copies as everywhere else.
+  void run_on_copies() {
+    CallAliases copies(call_);
+    copies.detach();
+    Stack stack = copies.stack();
+    call_.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    copies.write_back();
+    plan_->decision->fallbacks.fetch_add(1, std::memory_order_relaxed);
+    settle(*plan_->layout, stack, places_);
+  }
+
+  Call call_;
+  std::shared_ptr<const Plan> plan_;
+  c10::SmallVector<HandOut::Place, 2> places_;
+  std::int64_t bytes_;
+  events::Started started_;
+  Verdict* verdict_;
+  int status_ = RAL_OK;
+};
 
 }  // namespace
 
-NativeResult run_native(const Operator& op, Device& device, Kernel& kernel, Stack& stack, const events::Launch& launch,
-                        std::string* reason) {
-  auto outputs = outputs_of(op, device, stack, reason);
-  CallArguments arguments;
-  if (!outputs.has_value() || !collect(op, stack, arguments, reason)) {
-    return NativeResult::kDeclined;
+std::shared_ptr<const Plan> plan_native(const Call& call, const Decision& decision, std::string* reason) {
+  auto plan = std::make_shared<Plan>();
+  plan->route = Route::kNative;
+  plan->decision = &decision;
+  plan->generation = decision.generation;
+  plan->layout = layout_without_running(call);
+  if (!plan->layout.has_value()) {
+    *reason = "what comes out depends on the data";
+    return nullptr;
   }
-  for (const at::Tensor& output : *outputs) {
-    if (output.defined()) {
-      touch(output);
-    }
-    arguments.add_output(output);
+  if (writes_into_what_it_reads(call)) {
+    *reason = "layout: an output overlaps itself or part of an input";
+    return nullptr;
   }
-  const std::int64_t bytes = launch.active() ? bytes_touched(op, stack, *outputs) : -1;
-  const KernelWork done =
-      device.stream(kComputeStream)
-          .submit(KernelWork(op, device, kernel, std::move(arguments), *std::move(outputs), bytes, launch));
-  TORCH_CHECK(done.status() != RAL_FAILED, op.name().text(), " on ", device.torch_device(), ": ", done.reason());
-  if (done.status() != RAL_OK) {
-    *reason = done.reason().empty() ? "no reason given" : done.reason();
-    return NativeResult::kDeclined;
+  plan->may_decline.store(true);  // until its first run has shown that it does not
+  return plan;
+}
+
+bool run_native(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack, const events::Launch& launch,
+                std::string* reason) {
+  const Operator& op = call.op();
+  Stream& stream = call.device().current_stream();
+  Results results = make_results(*plan->layout, call, stack);
+  if (!plan->may_decline.load(std::memory_order_relaxed)) {
+    stream.submit<KernelWork>(std::move(call), plan, std::move(results.places), launch, nullptr);
+    put_results(op, stack, std::move(results.values));
+    return true;
   }
-  put_outputs(op, stack, done.outputs());
-  return NativeResult::kDone;
+  Verdict verdict;
+  const Device& device = call.device();
+  {
+    const events::Wait waiting(launch, device.index());
+    wait_for_trial(stream,
+                   stream.submit<KernelWork>(std::move(call), plan, std::move(results.places), launch, &verdict));
+  }
+  if (verdict.error != nullptr) {
+    std::rethrow_exception(verdict.error);
+  }
+  TORCH_CHECK(verdict.status != RAL_FAILED, op.name().text(), " on ", device.torch_device(), ": ", verdict.reason);
+  if (verdict.status != RAL_OK) {
+    *reason = verdict.reason;
+    return false;
+  }
+  put_results(op, stack, std::move(results.values));
+  return true;
 }
 
 }  // namespace ral

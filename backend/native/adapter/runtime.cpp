@@ -1,6 +1,9 @@
 #include "runtime.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
@@ -20,6 +23,14 @@ namespace {
 constexpr std::size_t kRegionBytes = std::size_t{64} << 20;
 
 thread_local c10::DeviceIndex current = 0;
+thread_local std::array<std::uint8_t, kDeviceSlots> current_streams{};
+
+struct GivenBack {
+  std::mutex mutex;
+  std::vector<at::Tensor> tensors;
+  std::atomic<bool> any{false};
+};
+Immortal<GivenBack> given_back;
 Immortal<Runtime> the_runtime;
 std::atomic<Runtime*> ready{nullptr};
 std::atomic<bool> forked{false};
@@ -33,6 +44,45 @@ void after_fork_in_child() {
               "the ral device cannot be used in a forked process whose parent used it; "
               "start workers with torch.multiprocessing's 'spawn' method");
 }
+
+// Half of the machine for a device's kernels: the program launches meanwhile, and other devices compute.
+void begin_worker(const std::string& name, Pipeline pipeline) {
+  pthread_setname_np(pthread_self(), name.c_str());
+  // For the whole life of the thread: kernels run below autograd, and their own calls are nobody's ops.
+  const c10::DispatchKeySet beneath =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.excluded_ = keys.excluded_ | beneath;
+  c10::impl::_force_tls_local_dispatch_key_set(keys);
+  c10::GradMode::set_enabled(false);
+  at::enableRecordFunction(false);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(pipeline == Pipeline::kCompute ? std::max(1, threads / 2) : 1);
+}
+
+// at::set_num_threads() also sets what threads begin with that do not exist yet: `began` puts that back.
+Pipelines::ThreadHooks worker_hooks(int index) {
+  const std::string device = "ral:" + std::to_string(index) + " ";
+  return {[device](Pipeline pipeline) {
+            begin_worker(device + std::string(kPipelineNames[static_cast<std::size_t>(pipeline)]), pipeline);
+          },
+          [] { at::set_num_threads(at::get_num_threads()); }};
+}
+
+std::uint64_t event_ticks() noexcept { return events::now(); }
+
+// By the rate between the two clocks since the devices began; only for devices whose clock is a model.
+std::uint64_t event_ticks_at(std::uint64_t ns) noexcept {
+  static const std::uint64_t ns_then = trace::monotonic_ns();
+  static const std::uint64_t ticks_then = events::now();
+  const std::uint64_t ns_now = trace::monotonic_ns();
+  const double ticks_per_ns =
+      ns_now > ns_then ? static_cast<double>(events::now() - ticks_then) / static_cast<double>(ns_now - ns_then) : 1.0;
+  const auto since = static_cast<double>(static_cast<std::int64_t>(ns - ns_then));
+  return ticks_then + static_cast<std::uint64_t>(static_cast<std::int64_t>(since * ticks_per_ns));
+}
+
+constexpr EventClock kEventClock = {event_ticks, event_ticks_at};
 
 }  // namespace
 
@@ -132,18 +182,61 @@ Device::Device(const DeviceInfo& info)
       memory_events_(static_cast<std::int8_t>(info.index)),
       memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, info.vendor.alignment},
               info.source->regions(info.vendor_index, info.vendor.alignment), &memory_events_),
+      pipelines_(info.vendor.model, kEventClock, worker_hooks(info.index)),
       kernels_(&VendorKernels::of(info.vendor.name)),
       vendor_name_(info.vendor.name),
       generator_(make_generator(static_cast<c10::DeviceIndex>(info.index))) {}
 
-std::uint8_t Device::new_stream() {
-  constexpr unsigned kUserStreams = kStreamSlots - kFirstUserStream;
-  return static_cast<std::uint8_t>(kFirstUserStream + streams_made_.fetch_add(1) % kUserStreams);
+// Round and round, as torch.cuda's pools; a slot keeps the priority that it was first opened with.
+std::uint8_t Device::new_stream(int priority) {
+  const auto number = static_cast<std::uint8_t>(1 + streams_made_.fetch_add(1) % (kStreamSlots - 1));
+  if (!stream(number).is_open()) {
+    pipelines_.open_stream(number, priority);
+    describe_stream(events::writer->sessions->load(std::memory_order_relaxed), number);
+  }
+  return number;
 }
 
-void Device::synchronize() {
-  for (const Stream& stream : streams_) {
-    stream.wait();
+Stream& Device::current_stream() { return pipelines_.stream(ral::current_stream(torch_device().index())); }
+
+std::uint8_t Device::current_stream_row(Pipeline pipeline) const {
+  return stream_row(ral::current_stream(torch_device().index()), pipeline);
+}
+
+void Device::touch(const c10::Storage& storage) noexcept {
+  if (Block* block = block_of(storage.data_ptr())) {
+    block->uses.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Device::check_access(const c10::Storage& storage, std::size_t bytes) {
+  TORCH_CHECK(bytes <= storage.nbytes(), "RAL_ERROR_OUT_OF_BOUNDS: a tensor reaches ", bytes - storage.nbytes(),
+              " bytes beyond its storage of ", storage.nbytes(), " bytes on ", torch_device());
+  if (Block* block = block_of(storage.data_ptr())) {
+    TORCH_CHECK(block->extent->owner == &memory_, "RAL_ERROR_WRONG_DEVICE: ", storage.data(), " (", storage.nbytes(),
+                " bytes) is not mapped on ", torch_device());
+    block->uses.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Device::raise_failure() {
+  if (C10_LIKELY(!pipelines_.has_failure())) {
+    return;
+  }
+  if (const auto failure = pipelines_.take_failure()) {
+    TORCH_CHECK(false, failure->op, " on ", torch_device(), ", stream ", static_cast<int>(failure->stream), ": ",
+                failure->text,
+                failure->others == 0 ? "" : " (" + std::to_string(failure->others) + " later failures not shown)");
+  }
+}
+
+void Device::describe_stream(std::uint32_t sessions, std::uint8_t number) {
+  for (std::size_t pipeline = 0; sessions != 0 && pipeline < kPipelines; ++pipeline) {
+    trace::Record record = trace::make_record(trace::Kind::kStream, events::intern(kPipelineNames[pipeline]), index(),
+                                              stream_row(number, static_cast<Pipeline>(pipeline)));
+    record.bytes = stream(number).priority();
+    record.start_ticks = record.end_ticks = events::now();
+    events::writer->emit_to(sessions, record);
   }
 }
 
@@ -154,13 +247,10 @@ void Device::describe(std::uint32_t sessions) {
   record.bytes = static_cast<std::int64_t>(info_.vendor.memory_bytes);
   record.start_ticks = record.end_ticks = events::now();
   events::writer->emit_to(sessions, record);
-  constexpr std::array<std::string_view, 3> kPipelines = {"compute", "copy_in", "copy_out"};
-  for (std::uint8_t number = 0; number < kPipelines.size(); ++number) {
-    trace::Record stream =
-        trace::make_record(trace::Kind::kStream, events::intern(kPipelines[number]), index(), number);
-    stream.bytes = 0;
-    stream.start_ticks = stream.end_ticks = record.start_ticks;
-    events::writer->emit_to(sessions, stream);
+  for (std::uint8_t number = 0; number < kStreamSlots; ++number) {
+    if (stream(number).is_open()) {
+      describe_stream(sessions, number);
+    }
   }
   memory_.visit([&](const Region& region) { memory_events_.announce(sessions, region); },
                 [&](Block& block) { memory_events_.announce(sessions, block); });
@@ -246,6 +336,7 @@ void Runtime::start(const std::string& device_list) {
   if (the_runtime.get() != nullptr) {
     return;
   }
+  given_back.emplace();
   the_runtime.emplace(device_list);
   ready.store(the_runtime.get(), std::memory_order_release);
   pthread_atfork(nullptr, nullptr, after_fork_in_child);
@@ -311,6 +402,38 @@ Block* Runtime::find_block(const void* data) noexcept {
     }
   });
   return found;
+}
+
+void stop_devices() noexcept {
+  if (Runtime::started() && !Runtime::bad_fork()) {
+    Runtime::instance().for_each([](Device& device) { device.pipelines().stop(); });
+  }
+}
+
+void give_back_on_host(at::Tensor&& tensor) noexcept {
+  if (tensor.defined()) {
+    GivenBack& all = *given_back.get();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.tensors.push_back(std::move(tensor));
+    all.any.store(true, std::memory_order_release);
+  }
+}
+
+void give_back_now() {
+  GivenBack& all = *given_back.get();
+  if (C10_UNLIKELY(all.any.load(std::memory_order_acquire))) {
+    std::vector<at::Tensor> tensors;
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    tensors.swap(all.tensors);
+    all.any.store(false, std::memory_order_relaxed);
+  }
+}
+
+std::uint8_t current_stream(c10::DeviceIndex index) noexcept {
+  return current_streams[static_cast<std::size_t>(index < 0 ? current : index) % kDeviceSlots];
+}
+void set_current_stream(c10::DeviceIndex index, std::uint8_t number) noexcept {
+  current_streams[static_cast<std::size_t>(index < 0 ? current : index) % kDeviceSlots] = number;
 }
 
 c10::DeviceIndex current_device() noexcept { return current; }

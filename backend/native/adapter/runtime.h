@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 
@@ -16,14 +17,15 @@
 #include "devices.h"
 #include "events.h"
 #include "hotplug.h"
-#include "stream.h"
+#include "pipelines.h"
 
 namespace ral {
 
 inline constexpr c10::DeviceType kRal = c10::DeviceType::PrivateUse1;
-inline constexpr int kStreamSlots = 32;
-
-enum StreamNumber : std::uint8_t { kComputeStream = 0, kCopyInStream = 1, kCopyOutStream = 2, kFirstUserStream = 3 };
+// A record's `stream`: the stream's number and the pipeline on which the work ran. Each pair is a row of the trace.
+constexpr std::uint8_t stream_row(std::uint8_t number, Pipeline pipeline) {
+  return static_cast<std::uint8_t>(number | static_cast<unsigned>(pipeline) << trace::kStreamBits);
+}
 
 class VendorKernels;
 
@@ -61,7 +63,16 @@ class Device {
   std::int8_t index() const { return static_cast<std::int8_t>(info_.index); }
   c10::Device torch_device() const { return {kRal, static_cast<c10::DeviceIndex>(info_.index)}; }
   RegionAllocator& memory() { return memory_; }
-  Stream& stream(std::int64_t number) { return streams_[static_cast<std::size_t>(number) % kStreamSlots]; }
+  Pipelines& pipelines() { return pipelines_; }
+  Stream& stream(std::uint8_t number) { return pipelines_.stream(number); }
+  // The calling thread's.
+  Stream& current_stream();
+  std::uint8_t current_stream_row(Pipeline pipeline = Pipeline::kCompute) const;
+  // Raises where the storage does not hold that many bytes, or lies on another device; counts the use.
+  void check_access(const c10::Storage& storage, std::size_t bytes);
+  void touch(const c10::Storage& storage) noexcept;
+  // Raises what a kernel threw since the last time somebody looked.
+  void raise_failure();
   VendorKernels& kernels() const { return *kernels_; }
   bool host_addressable() const { return info_.vendor.host_addressable; }
   const events::Name& vendor_name() const { return vendor_name_; }
@@ -72,16 +83,16 @@ class Device {
   // The device's own random numbers: a CPU generator that nothing else draws from.
   const at::Generator& default_generator() const { return generator_; }
 
-  std::uint8_t new_stream();
-  void synchronize();
+  std::uint8_t new_stream(int priority);
   void describe(std::uint32_t sessions);
+  void describe_stream(std::uint32_t sessions, std::uint8_t number);
   void forget_ended(std::uint32_t remaining);
 
  private:
   DeviceInfo info_;
   MemoryEvents memory_events_;
   RegionAllocator memory_;
-  std::array<Stream, kStreamSlots> streams_;
+  Pipelines pipelines_;
   std::atomic<unsigned> streams_made_{0};
   std::atomic<bool> online_{true};
   VendorKernels* kernels_;
@@ -116,9 +127,7 @@ class Runtime final : public HotPlug {
   // Says in this file from now on which devices there are. Throws std::runtime_error when it cannot be written.
   void keep_device_file(const std::string& path);
 
-  explicit Runtime(const std::string& device_list);  // for start() alone
-
- private:
+  // All devices, withdrawn ones too.
   template <class Visitor>
   void for_each(Visitor&& visit) const {
     for (const auto& slot : slots_) {
@@ -127,6 +136,10 @@ class Runtime final : public HotPlug {
       }
     }
   }
+
+  explicit Runtime(const std::string& device_list);  // for start() alone
+
+ private:
   Device& make_device(const DeviceInfo& info);
   void devices_changed();
   [[noreturn]] void raise_no_device(c10::DeviceIndex index) const;
@@ -138,6 +151,18 @@ class Runtime final : public HotPlug {
   std::atomic<int> count_{0};
   std::string device_file_;
 };
+
+// Ends the threads of all devices; what is queued is not run. For the end of the interpreter.
+void stop_devices() noexcept;
+
+// Drops a host tensor on a thread of the program, at its next launch or wait: its last reference may be Python's, and a
+// worker must not run Python.
+void give_back_on_host(at::Tensor&& tensor) noexcept;
+void give_back_now();
+
+// The number of the calling thread's current stream on a device.
+std::uint8_t current_stream(c10::DeviceIndex index) noexcept;
+void set_current_stream(c10::DeviceIndex index, std::uint8_t number) noexcept;
 
 // The calling thread's current device.
 c10::DeviceIndex current_device() noexcept;

@@ -1,66 +1,100 @@
-// Work on a device goes through a stream, as typed items in order. An item is moved into its stream and owns all that it
-// needs: nothing in it points to the stack of the thread that submits it. For now it runs in place, on that thread, and
-// submit() hands it back with what it produced; a stream with a thread of its own will keep it until it is done, and
-// only wait() will say that it is.
+// A stream: items in order. Each runs on its pipeline's thread when the one before it is done and all marks that it
+// waits for are reached; items of other streams may run meanwhile.
+//
+//   tickets   1 2 3 4 5 6 7 8            the item with ticket t lies in slot (t - 1) % depth
+//             done  |run| queued         head = 3 items done, tail = 8 submitted
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "work.h"
 
 namespace ral {
 
-enum class WorkKind : std::uint8_t { kHost, kTransfer, kCompute, kSync };
-
-// What every item is derived from; each kind adds `void run()`, what that reads, and what comes out of it.
-struct Work {
-  WorkKind kind;
-  std::uint32_t name;  // name id of the op that it is for; 0: nobody records
-};
+class Pipelines;
 
 class Stream {
  public:
-  // What an item throws, it throws here.
-  template <class Item>
-  Item submit(Item item) {
-    static_assert(std::is_base_of_v<Work, Item> && std::is_move_constructible_v<Item>);
-    submitted_.fetch_add(1, std::memory_order_relaxed);
-    if (item.name != 0) {
-      last_name_.store(item.name, std::memory_order_relaxed);
-    }
-    // One item at a time, whichever threads submit: a stream is in order. Recursive, because an item that runs in place
-    // may submit another.
-    const std::lock_guard in_order(running_);
-    const Completion completion(completed_);
-    item.run();
-    return item;
+  static constexpr std::size_t kDepth = 256;  // a power of two; who submits more waits until half of it is done
+  static constexpr std::size_t kItemBytes = 960;
+
+  Stream() = default;
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Once, before the first submit. `priority`: lower goes first, as torch has it.
+  void open(Pipelines& pipelines, int priority);
+  bool is_open() const { return open_.load(std::memory_order_acquire); }
+  int priority() const { return priority_; }
+
+  // Makes the item in its place in the queue and returns its ticket; what its constructor throws, it throws, and nothing
+  // was submitted. Waits where the queue is full. Throws Stopped after the device has stopped.
+  template <class Item, class... Arguments>
+  std::uint64_t submit(Arguments&&... arguments) {
+    static_assert(std::is_base_of_v<Work, Item> && sizeof(Item) <= kItemBytes);
+    const std::lock_guard<std::mutex> in_order(producers_);
+    Slot& slot = free_slot();
+    return publish(slot, new (slot.bytes) Item(std::forward<Arguments>(arguments)...));
   }
 
-  // Returns when all that was submitted before is done.
-  void wait() const {}
-  bool idle() const { return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_relaxed); }
+  // Everything that is submitted from now on waits for the mark.
+  void wait_for(std::shared_ptr<Mark> mark);
+  // A mark behind all that was submitted so far.
+  std::shared_ptr<Mark> record();
+
+  std::uint64_t submitted() const noexcept { return tail_.load(std::memory_order_acquire); }
+  // The order matters to who goes to sleep after having looked.
+  bool done(std::uint64_t ticket) const noexcept { return head_.load(std::memory_order_seq_cst) >= ticket; }
+  bool idle() const noexcept { return done(submitted()); }
+  // Returns when all up to the ticket is done. Never on a pipeline's thread.
+  void wait(std::uint64_t ticket) const;
+  // The same for all that was submitted, and the marks that were to be waited for.
+  void wait();
   // What a wait now would wait for: the op of the newest item.
-  std::uint32_t last_name() const { return last_name_.load(std::memory_order_relaxed); }
+  std::uint32_t last_name() const noexcept { return last_name_.load(std::memory_order_relaxed); }
 
  private:
-  // An item that failed is done too.
-  class Completion {
-   public:
-    explicit Completion(std::atomic<std::uint64_t>& count) : count_(count) {}
-    ~Completion() { count_.fetch_add(1, std::memory_order_release); }
-    Completion(const Completion&) = delete;
-    Completion& operator=(const Completion&) = delete;
+  friend class Pipelines;
 
-   private:
-    std::atomic<std::uint64_t>& count_;
+  struct Slot {
+    alignas(64) unsigned char bytes[kItemBytes];
+    Work* work = nullptr;  // in `bytes`
+    // Read by workers that do not own the item, while it may be destroyed: hence not in the item.
+    std::atomic<std::uint64_t> order{0};
+    std::atomic<Pipeline> pipeline{Pipeline::kCompute};
   };
 
-  std::recursive_mutex running_;
-  std::atomic<std::uint64_t> submitted_{0};
-  std::atomic<std::uint64_t> completed_{0};
+  Slot& free_slot();
+  Slot& slot_of(std::uint64_t ticket) const { return slots_[(ticket - 1) % kDepth]; }
+  std::uint64_t publish(Slot& slot, Work* work);
+  // For the pipelines' threads: the next item if it is for this pipeline, and that item's end.
+  Slot* next_for(Pipeline pipeline) const noexcept;
+  void finish(Slot& slot) noexcept;
+
+  Pipelines* pipelines_ = nullptr;
+  int priority_ = 0;
+  std::atomic<bool> open_{false};
+  std::mutex producers_;
+  std::unique_ptr<Slot[]> slots_;
+  std::vector<std::shared_ptr<Mark>> pending_;  // what the next item waits for
+  Pipeline last_pipeline_ = Pipeline::kCompute;
+  std::uint64_t virtual_ns_ = 0;  // where the device's clock is a model: when the newest item that is done ended
+  alignas(64) std::atomic<std::uint64_t> tail_{0};
   std::atomic<std::uint32_t> last_name_{0};
+  alignas(64) std::atomic<std::uint64_t> head_{0};
+  mutable std::atomic<std::uint32_t> watchers_{0};  // items of other streams that wait for a mark in this one
 };
+
+inline bool Mark::done() const noexcept { return stream->done(ticket); }
 
 }  // namespace ral

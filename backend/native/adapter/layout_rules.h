@@ -1,0 +1,18 @@
+// What a call brings out, without running it on the device: asked of torch once for each look of the arguments.
+#pragma once
+
+#include <optional>
+
+#include "call.h"
+#include "plan.h"
+
+namespace ral {
+
+// From torch's Meta kernel, else from its CPU kernel on zeros. Nothing where the layout depends on the data. Raises what
+// torch raises for arguments that do not fit.
+std::optional<Layout> layout_without_running(const Call& call);
+
+// Kernels may take it that an output shares memory with an input only as a whole, and never with itself.
+bool writes_into_what_it_reads(const Call& call);
+
+}  // namespace ral

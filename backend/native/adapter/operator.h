@@ -1,0 +1,132 @@
+// What the router must know of an operator's schema: found once, kept for ever.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "decision.h"
+#include "events.h"
+#include "plan.h"
+
+namespace ral {
+
+using torch::jit::Stack;
+
+enum class ArgKind : std::uint8_t { kTensor, kTensorList, kOptionalTensorList, kGenerator, kDevice };
+
+// An argument that the router must look at; all others pass through.
+struct ArgSpec {
+  std::uint16_t position;
+  ArgKind kind;
+  bool written;  // in place or out=
+  bool out;      // out=: its old content does not matter
+};
+
+class Operator {
+ public:
+  explicit Operator(const c10::OperatorHandle& handle);
+
+  // The entry of an operator: found once a thread, made once a process.
+  static Operator& of(const c10::OperatorHandle& handle);
+
+  const c10::OperatorHandle& handle() const { return handle_; }
+  // The operator whose CPU kernel does the work; another one than handle() for the two that exist for devices only.
+  const c10::OperatorHandle& cpu_handle() const { return cpu_handle_; }
+  void adapt_arguments(Stack& stack) const;
+  const events::Name& name() const { return name_; }
+  const std::vector<ArgSpec>& arguments() const { return arguments_; }
+  std::size_t argument_count() const { return argument_count_; }
+  std::size_t return_count() const { return return_argument_.size(); }
+  // Position of the argument that this return value is (in place, out=), or -1.
+  int return_argument(std::size_t index) const { return return_argument_[index]; }
+  bool is_view() const { return view_; }
+  bool mixes_devices() const { return mixes_devices_; }
+  bool has_cpu_kernel() const { return cpu_handle_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
+  // Of lists, and torch can compose it from operators that take a tensor each (`_foreach_*`).
+  bool is_composed() const { return composed_; }
+  // What comes out can depend on what the tensors hold: then its layout cannot be known before it ran.
+  bool may_depend_on_data() const { return depends_on_data_; }
+  // Whether the value of the argument at this position can change the layout of what comes out.
+  bool shapes_result(std::size_t position) const { return shaping_[position]; }
+  const std::vector<std::uint16_t>& outputs() const { return outputs_; }
+
+  Decisions& decisions() const { return decisions_; }
+  PlanTable& plans() const { return plans_; }
+
+ private:
+  void scan_arguments(const c10::FunctionSchema& schema);
+  void scan_values(const c10::FunctionSchema& schema);
+  void scan_returns(const c10::FunctionSchema& schema);
+
+  c10::OperatorHandle handle_;
+  c10::OperatorHandle cpu_handle_;
+  events::Name name_;
+  std::vector<ArgSpec> arguments_;
+  std::vector<std::uint16_t> outputs_;  // positions of out= arguments, or of those written in place
+  std::vector<bool> shaping_;
+  std::vector<int> return_argument_;
+  std::size_t argument_count_ = 0;
+  bool view_ = false;
+  bool mixes_devices_ = false;
+  bool composed_ = false;
+  bool depends_on_data_ = false;
+  mutable Decisions decisions_;
+  mutable PlanTable plans_;
+};
+
+// Calls `visit(tensor)` for each defined tensor in an argument.
+template <class Visitor>
+void for_each_tensor(const ArgSpec& spec, const c10::IValue& value, Visitor&& visit) {
+  if (spec.kind == ArgKind::kTensor) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      visit(value.toTensor());
+    }
+  } else if (spec.kind == ArgKind::kTensorList && value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      if (tensor.defined()) {
+        visit(tensor);
+      }
+    }
+  } else if (spec.kind == ArgKind::kOptionalTensorList && value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor() && element.toTensor().defined()) {
+        visit(element.toTensor());
+      }
+    }
+  }
+}
+
+// The argument with each defined tensor replaced by `change(tensor)`.
+template <class Change>
+c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value, Change&& change) {
+  if (spec.kind == ArgKind::kTensor && value.isTensor() && value.toTensor().defined()) {
+    return change(value.toTensor());
+  }
+  if (spec.kind == ArgKind::kTensorList && value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      list.push_back(tensor.defined() ? change(tensor) : tensor);
+    }
+    return list;
+  }
+  if (spec.kind == ArgKind::kOptionalTensorList && value.isList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& element : value.toListRef()) {
+      const bool present = element.isTensor() && element.toTensor().defined();
+      list.push_back(present ? std::optional<at::Tensor>(change(element.toTensor())) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+// A number from the host: to a kernel it is a value, not memory.
+inline bool is_cpu_scalar(const at::Tensor& tensor) { return tensor.device().type() == c10::kCPU && tensor.dim() == 0; }
+
+}  // namespace ral
