@@ -106,11 +106,15 @@ def register_backend(name: str) -> Callable[[C], C]:
         )
 
     def decorate(cls: C) -> C:
-        if name in _active:
-            raise BackendError(f"register_backend({name!r}): the name is in use in this process; take another")
         fault = _fault(cls)
         if fault:
             raise BackendError(f"register_backend({name!r}): {getattr(cls, '__name__', cls)} {fault}")
+        from ral_trace import backend
+
+        if backend.is_enabled():
+            raise BackendError(
+                f"register_backend({name!r}): this process has its devices already; register before enable()"
+            )
         _registered[name] = cls
         return cls
 

@@ -45,6 +45,11 @@ def test_a_name_that_is_refused(name: Any) -> None:
         register_backend(name)
 
 
+def test_it_is_too_late_once_there_are_devices() -> None:
+    with pytest.raises(BackendError, match="register before enable"):
+        register_backend("latechip")(Good)
+
+
 def test_what_is_no_class_is_refused() -> None:
     with pytest.raises(BackendError, match="is no class"):
         register_backend("badchip")(Good())  # type: ignore[type-var]
