@@ -109,6 +109,19 @@ def synchronize(device: Device = None) -> None:
     _adapter.synchronize(_index(device))
 
 
+def device_model(device: Device = None) -> dict[str, int]:
+    """What a modelled device adds to real work: launch_ns a kernel, memory_bytes_per_s of what it touches,
+    copy_latency_ns a copy, copy_bytes_per_s of its link; 0 is no limit.
+    """
+    return dict(_adapter.device_model(_index(device)))
+
+
+def set_device_model(device: Device = None, **changes: int) -> None:
+    """Change parts of `device_model` from now on, say to make every copy late. Raises TypeError for an unknown part."""
+    index = _index(device)
+    _adapter.set_device_model(index, **(_adapter.device_model(index) | changes))
+
+
 def current_stream(device: Device = None) -> torch.Stream:
     """The stream on which the calling thread's next work for the device goes."""
     return torch.accelerator.current_stream(torch.device("ral", _index(device)))

@@ -79,6 +79,28 @@ py::dict describe_device(int index) {
   return row;
 }
 
+py::dict device_model(int index) {
+  const DeviceModel model = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).pipelines().model();
+  py::dict result;
+  result["launch_ns"] = model.launch_ns;
+  result["memory_bytes_per_s"] = model.memory_bytes_per_s;
+  result["copy_latency_ns"] = model.copy_latency_ns;
+  result["copy_bytes_per_s"] = model.copy_bytes_per_s;
+  return result;
+}
+
+// The clock stays what it is: times of before would not compare with times of after.
+void set_device_model(int index, std::uint64_t launch_ns, std::uint64_t memory_bytes_per_s,
+                      std::uint64_t copy_latency_ns, std::uint64_t copy_bytes_per_s) {
+  Pipelines& pipelines = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).pipelines();
+  DeviceModel model = pipelines.model();
+  model.launch_ns = launch_ns;
+  model.memory_bytes_per_s = memory_bytes_per_s;
+  model.copy_latency_ns = copy_latency_ns;
+  model.copy_bytes_per_s = copy_bytes_per_s;
+  pipelines.set_model(model);
+}
+
 void synchronize(int index) {
   const py::gil_scoped_release no_gil;
   const auto* guard = c10::impl::getDeviceGuardImpl(kRal);
@@ -108,6 +130,9 @@ PYBIND11_MODULE(_adapter, m) {
       py::arg("index"));
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
+  m.def("device_model", &ral::device_model, py::arg("index"));
+  m.def("set_device_model", &ral::set_device_model, py::arg("index"), py::kw_only(), py::arg("launch_ns"),
+        py::arg("memory_bytes_per_s"), py::arg("copy_latency_ns"), py::arg("copy_bytes_per_s"));
   m.def("stop", &ral::stop_devices, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &ral::default_generator, py::arg("index"));
   m.def(

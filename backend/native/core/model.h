@@ -6,9 +6,9 @@
 namespace ral {
 
 struct DeviceModel {
-  std::uint64_t launch_ns = 0;           // of each kernel, before it begins to move bytes
+  std::uint64_t launch_ns = 0;           // of each kernel, before it touches memory
   std::uint64_t memory_bytes_per_s = 0;  // of a kernel's arguments and results; 0: no limit
-  std::uint64_t copy_latency_ns = 0;     // of each copy
+  std::uint64_t copy_latency_ns = 0;     // of each copy, before it touches memory
   std::uint64_t copy_bytes_per_s = 0;    // of the link to the host and to other devices; 0: no limit
   bool virtual_clock = false;            // device times come from this model alone, and nothing waits for them
 

@@ -42,6 +42,14 @@ void relax() noexcept {
 #endif
 }
 
+// What passes before an item touches memory.
+std::uint64_t delay_ns(const Work& work, const DeviceModel& model) noexcept {
+  if (work.kind == WorkKind::kSync || work.kind == WorkKind::kHost) {
+    return 0;
+  }
+  return work.pipeline == Pipeline::kCompute ? model.launch_ns : model.copy_latency_ns;
+}
+
 bool ready(const Work& work) noexcept {
   return std::all_of(work.after.begin(), work.after.end(), [](const auto& mark) { return mark->done(); });
 }
@@ -219,11 +227,14 @@ void Pipelines::run(Lane& lane, Stream& stream, Stream::Slot& slot) {
   Work& work = *slot.work;
   const bool paces = paces_.load(std::memory_order_relaxed);
   try {
+    const DeviceModel model = paces ? this->model() : DeviceModel();
     const std::uint64_t from_ns = paces ? monotonic_ns() : 0;
     Times times;
     times.start_ticks = work.name != 0 ? clock_.ticks() : 0;
+    if (paces && !model.virtual_clock) {
+      pace(lane, from_ns, delay_ns(work, model));
+    }
     work.run();
-    const DeviceModel model = paces ? this->model() : DeviceModel();
     const std::uint64_t lasts_ns = paces ? work.model_ns(model) : 0;
     if (model.virtual_clock) {
       times = virtual_times(lane, stream, work, lasts_ns);
