@@ -20,6 +20,8 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 TORCH_VERSION = "2.13"
+PLUGIN_HEADER = ROOT / "backend/include"
+"""ral_plugin.h, all that a vendor needs."""
 GLUE = ("/module.cpp", "_bindings.cpp")
 """Bindings to Python: called seldom, slow to optimise. Not with a prefix header, which wants the same flags."""
 CFLAGS = ["-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
@@ -54,14 +56,15 @@ def glob(*patterns: str) -> list[str]:
 
 
 def torch_free() -> list[Library]:
-    python = ["-std=c++17", "-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
+    python = ["-std=c++17", f"-I{PLUGIN_HEADER}"]
+    python += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
     return [
         Library("ral_trace.tracer._native", glob("tracer/native/*.cpp"), python),
         Library("ral_trace.backend._core", glob("backend/native/core/*.cpp"), python),
         Library(
             "ral_trace.backend.vendors.sim.libral_sim",
             glob("backend/vendors/sim/*.cpp"),
-            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", f"-I{ROOT}/backend/native/core"],
+            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", f"-I{PLUGIN_HEADER}"],
             plain=True,
         ),
     ]
@@ -83,6 +86,7 @@ def with_torch() -> list[Library]:
         "-std=c++20",
         f"-I{ROOT}/tracer/native",
         f"-I{ROOT}/backend/native/core",
+        f"-I{PLUGIN_HEADER}",
         f'-DRAL_TORCH_VERSION=\\"{TORCH_VERSION}\\"',
     ]
     flags += [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]

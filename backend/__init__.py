@@ -6,9 +6,19 @@ Importing this changes nothing and does not import torch. `enable()` claims the 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ral_trace.backend.errors import AdapterMissing, BackendError, BadManifest, NameTaken
+from ral_trace.backend.errors import AdapterMissing, BackendError, BadManifest, NameTaken, PluginRefused
+from ral_trace.backend.python_backend import register_backend
 
-__all__ = ["AdapterMissing", "BackendError", "BadManifest", "NameTaken", "enable", "is_enabled"]
+__all__ = [
+    "AdapterMissing",
+    "BackendError",
+    "BadManifest",
+    "NameTaken",
+    "PluginRefused",
+    "enable",
+    "is_enabled",
+    "register_backend",
+]
 
 DEFAULT_DEVICES = "host:1,sim:1"
 """Where neither an argument nor the environment's RAL_DEVICES names devices."""
@@ -23,7 +33,8 @@ def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) 
     "host:1,sim:1". `manifests` are kernel_manifest.json files that each replace the one of their vendor.
 
     Raises NameTaken where another backend owns PrivateUse1, AdapterMissing where the adapter does not fit this torch,
-    BackendError for a list of devices that cannot be, BadManifest for a manifest that is not readable. From then on
+    BackendError for a list of devices that cannot be, PluginRefused for a vendor that is named and cannot be loaded,
+    and for a bad file among `manifests`. Other plugins and manifests that are bad are warned of. From then on
     `torch.accelerator` answers `ral`, also where there is a CUDA device: torch asks PrivateUse1 first.
     """
     global _enabled

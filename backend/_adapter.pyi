@@ -1,5 +1,6 @@
 """The part that needs torch; see native/adapter/module.cpp. Importing it registers operators under PrivateUse1."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,6 +48,18 @@ def memory_snapshot(index: int) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 def set_kernels(vendor: str, entries: list[dict[str, Any]]) -> None:
     """Replace the vendor's kernels; see manifest.py for the entries."""
+
+def set_python_backend(vendor: str, dispatch: Callable[..., Any]) -> None:
+    """Operators on the vendor's devices go to this first: dispatch(op_name, tensors, params)."""
+
+def keep_device_file(path: str) -> None:
+    """Say in this file from now on which devices there are. Raises RuntimeError when it cannot be written."""
+
+def load_plugin(library: str, name: str) -> tuple[str, str]: ...
+def add_vendor(name: str, version: str, devices: list[dict[str, Any]], arenas: list[int]) -> str: ...
+def described_fault(device: dict[str, Any]) -> str: ...
+def vendors() -> list[str]:
+    """As in _core; the devices of this process are those of these vendors."""
 
 def kernel_count(vendor: str) -> int: ...
 def route_operators(names: list[str]) -> None:

@@ -1,11 +1,11 @@
 """The torch-free core; see native/core/module.cpp. All sizes are in bytes."""
 
 import builtins
-from typing import TypedDict
+from typing import Any, TypedDict
 
 DEVICE_SLOTS: int
 MAX_STREAMS: int
-KERNEL_ABI_VERSION: int
+PLUGIN_ABI_VERSION: int
 
 class OutOfMemory(MemoryError): ...
 class BadDeviceList(ValueError): ...
@@ -58,19 +58,30 @@ class ManualClock:
         """All up to the ticket is done."""
     def done(self, stream: int, ticket: int) -> bool: ...
 
-class VendorRow(TypedDict):
-    """One vendor that is built in."""
+class DeviceRow(TypedDict):
+    """One device as its vendor describes it; `dtypes` has a bit of each ral_dtype."""
 
     vendor: str
     name: str
     memory_bytes: int
     max_regions: int
+    alignment: int
+    domains: int
     host_addressable: bool
+    preferred_layout: str
+    dtypes: int
 
-class DeviceRow(VendorRow):
-    """One device of a list."""
+class IndexedDeviceRow(DeviceRow):
+    """The same with its number."""
 
     index: int
+
+class VendorRow(TypedDict):
+    """A vendor that is loaded in this copy of the core."""
+
+    vendor: str
+    version: str
+    devices: builtins.list[DeviceRow]
 
 class RegionAllocator:
     """One caching allocator over a few regions: best fit, split on allocation, merged on free.
@@ -124,7 +135,19 @@ class RegionAllocator:
     def check(self) -> str:
         """What is wrong with the structure, or an empty text. For tests."""
 
-def list_devices(list: str) -> builtins.list[DeviceRow]:
+def list_devices(list: str) -> builtins.list[IndexedDeviceRow]:
     """What "host:1,sim:2" stands for. Raises BadDeviceList."""
 
 def list_vendors() -> list[VendorRow]: ...
+def load_plugin(library: str, name: str) -> tuple[str, str]:
+    """("LOADED", ""), or a code and why the library cannot be used. Its code runs in this process."""
+
+def add_vendor(name: str, version: str, devices: builtins.list[dict[str, Any]], arenas: builtins.list[int]) -> str:
+    """Adds a vendor that is described; returns the fault, or "".
+
+    `arenas`: where the memory of each device begins, 0: it is mapped.
+    """
+
+def described_fault(device: dict[str, Any]) -> str: ...
+def vendors() -> builtins.list[str]:
+    """Names of those that are loaded."""

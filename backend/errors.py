@@ -15,5 +15,19 @@ class AdapterMissing(BackendError):
     """The part that needs torch was not built, or was built for another torch."""
 
 
-class BadManifest(BackendError):
-    """A kernel_manifest.json cannot be read at all. A bad entry in a good one is refused alone: `manifest.Refusal`."""
+class PluginRefused(BackendError):
+    """A vendor's plugin cannot be used. `status` is what `ralctl plugin-status` shows, e.g. "BAD_ABI"."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BadManifest(PluginRefused):
+    """A kernel_manifest.json or plugin.json cannot be read at all.
+
+    A bad entry in a good kernel manifest is refused alone: `manifest.Refusal`.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("BAD_MANIFEST", message)

@@ -7,22 +7,20 @@
 `op_name` without an overload covers the functional, the in-place and the out= variants of all overloads; "*" every
 operator. `supported_dtypes` must hold the dtype of every tensor argument ("*": any; numbers from the host have none);
 the largest rank among them must lie between the two ranks. `kernel_path` is a library beside the manifest and a
-function in it (native/core/kernel_abi.h), or "aten": ATen's CPU kernel, in place on the device's memory.
+function in it (include/ral_plugin.h), or "aten": ATen's CPU kernel, in place on the device's memory.
 """
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ral_trace.backend.errors import BadManifest
+from ral_trace.backend import plugins
+from ral_trace.backend.errors import BadManifest, PluginRefused
 
-VENDORS = Path(__file__).parent / "vendors"
-FILE_NAME = "kernel_manifest.json"
+FILE_NAME = plugins.MANIFEST_FILE
 MAX_RANK = 64
 
 _FIELDS = {
@@ -81,6 +79,13 @@ class Manifest:
     refusals: list[Refusal] = field(default_factory=list)
 
 
+class Loaded(NamedTuple):
+    """Manifests by vendor, and the files that are none."""
+
+    manifests: dict[str, Manifest]
+    problems: dict[Path, PluginRefused]
+
+
 class _Refused(Exception):
     pass
 
@@ -88,26 +93,29 @@ class _Refused(Exception):
 _loaded: dict[str, Manifest] = {}
 
 
-def load_all(overrides: Sequence[Path] = ()) -> dict[str, Manifest]:
-    """The package's own manifests, those of RAL_PLUGIN_PATH's folders, then `overrides`; the last of a vendor wins.
+def load_all(overrides: Sequence[Path] = (), *, strict: bool = True) -> Loaded:
+    """The manifests on the plugins' search path, then `overrides`; the last of a vendor counts.
 
-    Raises BadManifest for a file that is no manifest at all, or that others could write.
+    A file that is no manifest, or that others could write, is one of `problems`; if it is among `overrides`, and
+    `strict`, PluginRefused is raised.
     """
-    files = sorted(VENDORS.glob(f"*/{FILE_NAME}"))
-    for folder in filter(None, os.environ.get("RAL_PLUGIN_PATH", "").split(os.pathsep)):
-        files += [
-            path for path in (Path(folder) / FILE_NAME, *sorted(Path(folder).glob(f"*/{FILE_NAME}"))) if path.exists()
-        ]
-    return {loaded.vendor: loaded for loaded in (load(Path(path)) for path in (*files, *overrides))}
+    result = Loaded({}, {})
+    for file in (*(folder / FILE_NAME for folder in plugins.folders_with(FILE_NAME)), *map(Path, overrides)):
+        try:
+            manifest = load(file)
+        except PluginRefused as error:
+            if strict and file in overrides:
+                raise
+            result.problems[file] = error
+        else:
+            result.manifests[manifest.vendor] = manifest
+    return result
 
 
 def load(file: Path) -> Manifest:
-    """Read and check one manifest. Raises BadManifest where it is no manifest at all."""
-    _check_owner(file)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadManifest(f"{file}: cannot be read as JSON ({error}); correct the file or take it away") from None
+    """Read and check one manifest. Raises PluginRefused where it is no manifest at all, or may not be trusted."""
+    plugins.check_owner(file.parent)
+    content = plugins.read_json(file)
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("vendor"), str)
@@ -236,22 +244,7 @@ def _kernel_path(file: Path, kernel_path: str) -> tuple[str, str]:
     if not library.is_file():
         raise _Refused(f"there is no library {library}")
     try:
-        _check_owner(library)
-    except BadManifest as error:
+        plugins.check_owner(library)
+    except PluginRefused as error:
         raise _Refused(str(error)) from None
     return str(library), symbol
-
-
-def _check_owner(path: Path) -> None:
-    """A file whose code or contents will run here must be ours or root's, and nobody else's to write.
-
-    What lies in the package is as trusted as the package's own code, whatever the umask of the one who installed it.
-    """
-    if path.resolve().is_relative_to(VENDORS.resolve()):
-        return
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise BadManifest(f"{path}: cannot be read ({error.strerror}); correct the path") from None
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise BadManifest(f"{path}: may be written by others; make it yours alone (chmod go-w)")

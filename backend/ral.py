@@ -12,6 +12,7 @@ from ral_trace.backend.dispatch import export_dispatch_records as export_dispatc
 from ral_trace.backend.dispatch import set_fallback_thresholds as set_fallback_thresholds
 from ral_trace.backend.memory import Device
 from ral_trace.backend.memory import index_of as _index
+from ral_trace.backend.reloading import reload_plugins as reload_plugins
 
 # torch.Stream and torch.Event already know the device; here they get its name, as torch.cuda has it.
 Stream = torch.Stream
@@ -46,7 +47,7 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
-    """How many devices are online."""
+    """One more than the highest number of a device that is online; one below it may have been withdrawn."""
     return _adapter.device_count()
 
 
@@ -90,7 +91,7 @@ def get_device_name(device: Device = None) -> str:
 
 
 def get_device_properties(device: Device = None) -> dict[str, Any]:
-    """index, vendor, name and memory (`memory_bytes`) of a device."""
+    """index, vendor, name, memory (`memory_bytes`) and what else the vendor says of a device."""
     return _adapter.describe_device(_index(device))
 
 

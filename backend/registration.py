@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from ral_trace.backend import DEFAULT_DEVICES, manifest
+from ral_trace.backend import DEFAULT_DEVICES, plugins, python_backend, reloading
 from ral_trace.backend.errors import AdapterMissing, BackendError, NameTaken
 from ral_trace.tracer.watch import TORCH_VERSION
 
@@ -39,20 +39,23 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     adapter = _load_adapter()
     from ral_trace.backend import dispatch
 
-    kernels = manifest.load_all(manifests)
+    listed = devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES
+    found = plugins.load_named(adapter, listed)
+    for refused in found.refused:
+        warnings.warn(f"plugin refused: {refused.status}: {refused.reason}", stacklevel=3)
+    reloading.install_all(adapter.vendors(), manifests)
     try:
-        adapter.start(devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES)
+        adapter.start(listed)
     except ValueError as error:
         raise BackendError(str(error)) from None
     dispatch.thresholds_from_environment()
+    for vendor, backend in python_backend.active().items():
+        adapter.set_python_backend(vendor, backend.dispatch)
     rename_privateuse1_backend(NAME)
     atexit.register(adapter.stop)
     _register_module()
     adapter.route_operators(_routed_operators())
-    for vendor, loaded in kernels.items():
-        manifest.install(vendor, loaded)
-        for refusal in loaded.refusals:
-            warnings.warn(f"kernel manifest: {refusal}", stacklevel=3)
+    reloading.publish()
 
 
 def _check_owner() -> None:

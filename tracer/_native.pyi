@@ -123,6 +123,23 @@ class Sessions:
     def attach_failures(self, slot: int) -> int: ...
     def taken(self) -> list[SessionView]: ...
 
+class Rendezvous:
+    """The page that all programs of this user share."""
+
+    folder: str
+    @staticmethod
+    def open() -> Rendezvous:
+        """Raises RuntimeError when the place is not safe or not there."""
+
+    def request_reload(self) -> None:
+        """Asks programs with `ral` devices to read their kernel manifests again."""
+
+def notify_reloads(descriptor: int) -> bool:
+    """Adds 1 to an eventfd at each such request from now on; False: there can be no more threads.
+
+    Raises RuntimeError when the page is not safe or not there.
+    """
+
 def process_started(pid: int) -> int:
     """When a process began, in clock ticks since boot (proc(5), field 22); 0: there is none."""
 

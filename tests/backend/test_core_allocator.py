@@ -303,30 +303,3 @@ def test_free_of_an_address_that_is_no_block() -> None:
     allocator.free(address)
     with pytest.raises(ValueError, match="no block in use"):
         allocator.free(address)
-
-
-@pytest.mark.parametrize(
-    ("text", "vendors"),
-    [("host:1,sim:1", ["host", "sim"]), ("sim:3", ["sim"] * 3), (" host , sim:2", ["host", "sim", "sim"])],
-)
-def test_device_lists(text: str, vendors: list[str]) -> None:
-    devices = core.list_devices(text)
-    assert [device["vendor"] for device in devices] == vendors
-    assert [device["index"] for device in devices] == list(range(len(vendors)))
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "names no device"),
-        ("gpu:1", "names no known vendor"),
-        ("host:0", "no count from 1"),
-        ("host:x", "no count from 1"),
-        ("host:", "no count from 1"),
-        ("host:1,,sim:1", "names no known vendor"),
-        ("host:9,sim:9", "there are 16 slots"),
-    ],
-)
-def test_device_lists_that_cannot_be(text: str, reason: str) -> None:
-    with pytest.raises(core.BadDeviceList, match=reason):
-        core.list_devices(text)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ral_trace.backend import BadManifest, manifest
+from ral_trace.backend import BadManifest, PluginRefused, manifest, plugins
 
 GOOD: dict[str, Any] = {
     "op_name": "aten::add",
@@ -30,7 +30,7 @@ def write(folder: Path, *entries: object, vendor: str = "sim") -> Path:
 @pytest.fixture
 def sim() -> Iterator[Callable[..., None]]:
     """Puts other entries in the place of sim's; those that come with the package are back afterwards."""
-    own = manifest.load(manifest.VENDORS / "sim" / manifest.FILE_NAME)
+    own = manifest.load(plugins.VENDORS / "sim" / manifest.FILE_NAME)
 
     def install(file: Path) -> None:
         manifest.install("sim", manifest.load(file))
@@ -82,8 +82,13 @@ def test_a_file_that_is_no_manifest(tmp_path: Path, text: str) -> None:
 def test_a_file_that_others_may_write(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     file.chmod(0o666)
-    with pytest.raises(BadManifest, match="written by others"):
+    with pytest.raises(PluginRefused, match="written by others"):
         manifest.load(file)
+    file.chmod(0o644)
+    tmp_path.chmod(0o777)
+    with pytest.raises(PluginRefused, match="written by others"):
+        manifest.load(file)
+    tmp_path.chmod(0o700)
     with pytest.raises(BadManifest, match="cannot be read"):
         manifest.load(tmp_path / "none.json")
 
@@ -98,11 +103,24 @@ def test_an_op_name_without_overload_covers_all_variants() -> None:
 def test_plugin_path_replaces_a_vendors_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAL_PLUGIN_PATH", str(tmp_path))
     write(tmp_path, GOOD)
-    assert len(manifest.load_all()["sim"].entries) == 1
+    assert len(manifest.load_all().manifests["sim"].entries) == 1
     (tmp_path / "inner").mkdir()
     override = write(tmp_path / "inner", GOOD, GOOD)
-    assert len(manifest.load_all([override])["sim"].entries) == 2
-    assert manifest.load_all()["host"].entries[0]["op_name"] == "*"
+    assert len(manifest.load_all([override]).manifests["sim"].entries) == 2
+    assert manifest.load_all().manifests["host"].entries[0]["op_name"] == "*"
+
+
+def test_a_bad_manifest_on_the_path_keeps_no_other_from_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAL_PLUGIN_PATH", str(tmp_path))
+    bad = tmp_path / manifest.FILE_NAME
+    bad.write_text("{")
+    loaded = manifest.load_all()
+    assert list(loaded.problems) == [bad]
+    assert {"host", "sim"} <= set(loaded.manifests)
+    with pytest.raises(BadManifest, match=manifest.FILE_NAME):
+        manifest.load_all([bad])
 
 
 def test_entries_change_while_the_program_runs(tmp_path: Path, sim: Callable[[Path], None]) -> None:
@@ -115,7 +133,7 @@ def test_entries_change_while_the_program_runs(tmp_path: Path, sim: Callable[[Pa
 
 
 def test_a_library_without_the_function_says_so(tmp_path: Path, sim: Callable[[Path], None]) -> None:
-    library = manifest.VENDORS / "sim" / "libral_sim.so"
+    library = plugins.VENDORS / "sim" / "libral_sim.so"
     sim(write(tmp_path, GOOD | {"kernel_path": f"{library}:ral_sim_nothing"}))
     with pytest.raises(RuntimeError, match="no kernel named ral_sim_nothing"):
         torch.ones(2, device="ral:1") + 1

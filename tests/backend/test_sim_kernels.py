@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ral_trace.backend import manifest
+from ral_trace.backend import manifest, plugins
 from tests.backend.sim_cases import CASES, Case
 from tests.backend.sim_network_cases import NETWORK_CASES
 
@@ -17,7 +17,7 @@ ALL_CASES = {**CASES, **NETWORK_CASES}
 TOLERANCE = 2e-5
 """Absolute and relative, of float32 against ATen's kernels: sums are taken in another order."""
 
-FILE = manifest.VENDORS / "sim" / manifest.FILE_NAME
+FILE = plugins.VENDORS / "sim" / manifest.FILE_NAME
 
 
 def results(case: Case, device: str) -> list[Tensor]:
@@ -56,7 +56,7 @@ def test_every_entry_of_the_manifest_has_cases() -> None:
 
 def test_every_entry_is_accepted() -> None:
     for vendor in ("host", "sim"):
-        assert manifest.load(manifest.VENDORS / vendor / manifest.FILE_NAME).refusals == []
+        assert manifest.load(plugins.VENDORS / vendor / manifest.FILE_NAME).refusals == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ struct Page {
   std::uint64_t magic;
   std::uint32_t version;
   std::atomic<std::uint32_t> generation;  // traced processes wait on it; every change of a slot raises it
-  std::array<char, 48> reserved;
+  std::atomic<std::uint32_t> reloads;     // `ralctl reload` raises it; programs with devices wait on it
+  std::array<char, 44> reserved;
   std::array<SessionSlot, kSessions> slots;
 };
 static_assert(sizeof(Page) <= kHeaderBytes);

@@ -6,6 +6,7 @@
 #include "arrow_stream.h"
 #include "nesting.h"
 #include "reader.h"
+#include "rendezvous.h"
 #include "sessions.h"
 #include "writer_state.h"
 
@@ -181,6 +182,13 @@ void bind_sessions(py::module_& module) {
       .def("release", &Sessions::release, py::arg("slot"))
       .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
       .def("taken", &Sessions::taken);
+  py::class_<Rendezvous>(module, "Rendezvous")
+      .def_static("open", &Rendezvous::open)
+      .def_property_readonly("folder", &Rendezvous::folder)
+      .def("request_reload", &Rendezvous::request_reload);
+  module.def(
+      "notify_reloads", [](int descriptor) { return Rendezvous::notify_reloads(Rendezvous::open(), descriptor); },
+      py::arg("descriptor"));
   module.def("process_started", &process_started, py::arg("pid"));
 }
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,6 +11,8 @@
 #include <unistd.h>
 
 #include <climits>
+#include <csignal>
+#include <utility>
 
 namespace ral::trace {
 
@@ -52,13 +56,57 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
   return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(folder), std::move(mapping)));
 }
 
-void Rendezvous::announce() noexcept {
-  page().generation.fetch_add(1, std::memory_order_release);
-  ::syscall(SYS_futex, &page().generation, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+namespace {
+
+void raise(std::atomic<std::uint32_t>& count) noexcept {
+  count.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Rendezvous::wait(std::uint32_t seen) noexcept {
-  ::syscall(SYS_futex, &page().generation, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+void wait_for_change(std::atomic<std::uint32_t>& count, std::uint32_t seen) noexcept {
+  ::syscall(SYS_futex, &count, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+void Rendezvous::announce() noexcept { raise(page().generation); }
+void Rendezvous::wait(std::uint32_t seen) noexcept { wait_for_change(page().generation, seen); }
+
+void Rendezvous::request_reload() noexcept { raise(page().reloads); }
+
+bool Rendezvous::notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor) noexcept {
+  struct Watch {
+    std::unique_ptr<Rendezvous> page;
+    int descriptor;
+    std::uint32_t seen;
+  };
+  const std::uint32_t seen = page->page().reloads.load(std::memory_order_acquire);
+  auto watch = std::make_unique<Watch>(Watch{std::move(page), descriptor, seen});
+  const auto run = [](void* context) -> void* {
+    auto* watch = static_cast<Watch*>(context);
+    std::atomic<std::uint32_t>& reloads = watch->page->page().reloads;
+    pthread_setname_np(pthread_self(), "ral-reload");
+    for (;;) {
+      wait_for_change(reloads, watch->seen);
+      const std::uint32_t now = reloads.load(std::memory_order_acquire);
+      if (now != std::exchange(watch->seen, now)) {
+        ::eventfd_write(watch->descriptor, 1);
+      }
+    }
+  };
+  // A signal of the program must never land on it.
+  sigset_t all;
+  sigset_t previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  pthread_t thread{};
+  const bool started = pthread_create(&thread, nullptr, run, watch.get()) == 0;
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  if (started) {
+    pthread_detach(thread);
+    watch.release();
+  }
+  return started;
 }
 
 }  // namespace ral::trace

@@ -23,6 +23,13 @@ class Rendezvous {
   // Waits until the generation is no longer `seen`. Never polls.
   void wait(std::uint32_t seen) noexcept;
 
+  // Asks programs with devices to read their kernel manifests again.
+  void request_reload() noexcept;
+  // Adds 1 to an eventfd at each such request from now on, from a thread of its own: who reads it may be a Python thread,
+  // which must not come out of a wait of ours while the interpreter ends. The page stays open for good. False: there can
+  // be no more threads.
+  static bool notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor) noexcept;
+
  private:
   Rendezvous(std::string folder, Mapping mapping) : folder_(std::move(folder)), mapping_(std::move(mapping)) {}
 

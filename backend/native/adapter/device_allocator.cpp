@@ -61,7 +61,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
     (void)pool;
     const WithoutGil no_gil;  // it may wait for the device
     for (int i = 0; i < Runtime::get().device_count(); ++i) {
-      Runtime::get().device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
+      Runtime::get().any_device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
@@ -70,7 +70,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
     }
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const AllocatorStats stats = Runtime::get().device(index).memory().stats();
+    const AllocatorStats stats = Runtime::get().any_device(index).memory().stats();
     c10::CachingDeviceAllocator::DeviceStats result;
     set_all(result.allocation, stats.allocations);
     set_all(result.active, stats.active);
@@ -91,10 +91,12 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
         split == SIZE_MAX ? -1 : static_cast<std::int64_t>(split);  // -1: no limit, as in torch.cuda
     return result;
   }
-  void resetAccumulatedStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_totals(); }
-  void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().device(index).memory().reset_peaks(); }
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    Runtime::get().any_device(index).memory().reset_totals();
+  }
+  void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().any_device(index).memory().reset_peaks(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    const RegionAllocator& memory = Runtime::get().device(index).memory();
+    const RegionAllocator& memory = Runtime::get().any_device(index).memory();
     return {memory.capacity() - memory.stats().reserved_bytes.current, memory.capacity()};
   }
 };

@@ -38,7 +38,7 @@ class RalGenerator final : public c10::GeneratorImpl {
   const at::Generator& settled() const {
     if (Runtime::started() && !Runtime::bad_fork()) {
       const WithoutGil no_gil;
-      Runtime::get().device(device_.index()).pipelines().synchronize();
+      Runtime::get().any_device(device_.index()).pipelines().synchronize();
     }
     return inner_;
   }

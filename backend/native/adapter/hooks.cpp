@@ -101,7 +101,7 @@ struct RalHooks final : public at::PrivateUse1HooksInterface {
     Runtime& runtime = Runtime::get();
     c10::DeviceIndex found = -1;
     for (int i = 0; i < runtime.device_count(); ++i) {
-      if (runtime.device(static_cast<c10::DeviceIndex>(i)).memory().owns(address)) {
+      if (runtime.any_device(static_cast<c10::DeviceIndex>(i)).memory().owns(address)) {
         found = static_cast<c10::DeviceIndex>(i);
       }
     }
@@ -110,7 +110,7 @@ struct RalHooks final : public at::PrivateUse1HooksInterface {
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return Runtime::get().device(index).default_generator();
+    return Runtime::get().any_device(index).default_generator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     return make_generator(Runtime::get().device(index).index());

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "events.h"
-#include "kernel_abi.h"
+#include "ral_plugin.h"
 
 namespace ral {
 

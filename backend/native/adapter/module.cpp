@@ -12,6 +12,8 @@
 #include "hooks.h"
 #include "manifest.h"
 #include "memory_bindings.h"
+#include "plugin_bindings.h"
+#include "python_backend.h"
 #include "router.h"
 #include "runtime.h"
 
@@ -74,11 +76,8 @@ void set_kernels(const std::string& vendor, const std::vector<py::dict>& entries
 
 py::dict describe_device(int index) {
   const DeviceInfo& info = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).info();
-  py::dict row;
+  py::dict row = vendor_row(info.vendor);
   row["index"] = info.index;
-  row["vendor"] = info.vendor.name;
-  row["name"] = info.vendor.device_name;
-  row["memory_bytes"] = info.vendor.memory_bytes;
   return row;
 }
 
@@ -143,7 +142,7 @@ void synchronize(int index) {
 
 py::object default_generator(int index) {
   return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
-      Runtime::get().device(static_cast<c10::DeviceIndex>(index)).default_generator()));
+      Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).default_generator()));
 }
 
 }  // namespace
@@ -178,6 +177,10 @@ PYBIND11_MODULE(_adapter, m) {
   m.def("stop", &ral::stop_devices, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &ral::default_generator, py::arg("index"));
   ral::bind_memory(m);
+  m.def(
+      "keep_device_file", [](const std::string& path) { ral::Runtime::get().keep_device_file(path); }, py::arg("path"));
+  ral::bind_plugins(m);
+  ral::bind_python_backends(m);
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },

@@ -4,6 +4,7 @@
 
 #include "fallback_storm.h"
 #include "immortal.h"
+#include "python_backend.h"
 #include "run.h"
 
 namespace ral {
@@ -117,10 +118,25 @@ void launch_call(Call& call, Stack& stack) {
   }
 }
 
+// False: it is none of those that the vendor's Python class runs.
+bool run_python(const Operator& op, Device& device, Stack& stack) {
+  events::Launch launch(op.name(), device.index(), device.current_stream_row());
+  launch.set_route(route_name(Route::kNative));
+  std::string not_mine;
+  if (dispatch_python(op, device, stack, launch, &not_mine)) {
+    return true;
+  }
+  launch.cancel();
+  return false;
+}
+
 void route_call(const Operator& op, Stack& stack) {
   Device& device = find_device(op, stack);
   if (op.is_view()) {
     run_view(op, device, stack);
+    return;
+  }
+  if (has_python_backend(device) && run_python(op, device, stack)) {
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(C10_LIKELY(op.has_cpu_kernel()), op.name().text(), " has no kernel for ",

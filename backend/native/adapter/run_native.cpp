@@ -1,12 +1,12 @@
-// A vendor's kernel: the call translated to the plain C of kernel_abi.h, on the worker that runs it.
+// A vendor's kernel: the call translated to the plain C of ral_plugin.h, on the worker that runs it.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/copy_ops.h>
 
 #include <algorithm>
 #include <array>
 
-#include "kernel_abi.h"
 #include "layout_rules.h"
+#include "ral_plugin.h"
 #include "run.h"
 
 namespace ral {

@@ -7,10 +7,15 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
+#include <algorithm>
+#include <cstdio>
+
+#include "device_file.h"
 #include "generator.h"
 #include "immortal.h"
 #include "manifest.h"
 #include "memory_config.h"
+#include "secure.h"
 
 namespace ral {
 
@@ -78,17 +83,6 @@ std::uint64_t event_ticks_at(std::uint64_t ns) noexcept {
 
 constexpr EventClock kEventClock = {event_ticks, event_ticks_at};
 
-std::string json_text(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-    }
-    result += c;
-  }
-  return result + '"';
-}
-
 }  // namespace
 
 // --- device
@@ -97,7 +91,8 @@ std::string json_text(const std::string& text) {
 Device::Device(const DeviceInfo& info)
     : info_(info),
       memory_events_(static_cast<std::int8_t>(info.index)),
-      memory_(memory_config(info.vendor), std::make_unique<MappedRegions>(), &memory_events_, &pipelines_),
+      memory_(memory_config(info.vendor), info.source->regions(info.vendor_index, info.vendor.alignment),
+              &memory_events_, &pipelines_),
       pipelines_(info.vendor.model, kEventClock, worker_hooks(info.index)),
       kernels_(&VendorKernels::of(info.vendor.name)),
       vendor_name_(info.vendor.name),
@@ -121,7 +116,7 @@ std::uint8_t Device::current_stream_row(Pipeline pipeline) const {
 
 void Device::touch(const c10::Storage& storage) noexcept {
   if (Block* block = block_of(storage.data_ptr())) {
-    block->uses.fetch_add(1, std::memory_order_relaxed);
+    block->touch(events::on() ? events::now() : 0);
   }
 }
 
@@ -131,7 +126,7 @@ void Device::check_access(const c10::Storage& storage, std::size_t bytes) {
   if (Block* block = block_of(storage.data_ptr())) {
     TORCH_CHECK(block->extent->owner == &memory_, "RAL_ERROR_WRONG_DEVICE: ", storage.data(), " (", storage.nbytes(),
                 " bytes) is not mapped on ", torch_device());
-    block->uses.fetch_add(1, std::memory_order_relaxed);
+    block->touch(events::on() ? events::now() : 0);
   }
 }
 
@@ -180,10 +175,62 @@ void Device::forget_ended(std::uint32_t remaining) {
 // --- runtime
 // -----------------------------------------------------------------------------------------------------------
 
-Runtime::Runtime(const std::string& device_list) {
-  const DeviceManager manager(device_list);
-  for (const DeviceInfo& info : manager.devices()) {
-    devices_.push_back(std::make_unique<Device>(info));
+Runtime::Runtime(const std::string& device_list) : manager_(device_list) {
+  for (const DeviceInfo& info : manager_.devices()) {
+    make_device(info);
+  }
+}
+
+Device& Runtime::make_device(const DeviceInfo& info) {
+  made_.push_back(std::make_unique<Device>(info));
+  Device& device = *made_.back();
+  SecureContext::instance().add_device(info.index, info.source, &device.memory());
+  slots_[static_cast<std::size_t>(info.index)].store(&device, std::memory_order_release);
+  count_.store(manager_.count(), std::memory_order_release);
+  return device;
+}
+
+int Runtime::announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  const auto nobody_needs = [&](int index) {
+    Device* device = slots_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+    return device->memory().stats().allocated_bytes.current == 0;
+  };
+  Device& device = make_device(manager_.announce(vendor, vendor_index, info, nobody_needs));
+  if (const std::uint32_t sessions = events::writer->sessions->load(); sessions != 0) {
+    device.describe(sessions);
+  }
+  devices_changed();
+  return device.index();
+}
+
+bool Runtime::withdraw(const Vendor& vendor, int device, const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  if (!manager_.withdraw(vendor, device, reason)) {
+    return false;
+  }
+  SecureContext::instance().withdraw_device(device, reason);
+  slots_[static_cast<std::size_t>(device)].load(std::memory_order_acquire)->withdraw();
+  count_.store(manager_.count(), std::memory_order_release);
+  devices_changed();
+  return true;
+}
+
+void Runtime::keep_device_file(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(changes_);
+  write_device_file(path, manager_.devices());
+  device_file_ = path;
+}
+
+// The devices are what they are, whether or not others learn of it.
+void Runtime::devices_changed() {
+  if (device_file_.empty()) {
+    return;
+  }
+  try {
+    write_device_file(device_file_, manager_.devices());
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "ral: ralctl list-devices does not learn of a change of devices: %s\n", error.what());
   }
 }
 
@@ -197,17 +244,15 @@ void Runtime::start(const std::string& device_list) {
   the_runtime.emplace(device_list);
   ready.store(the_runtime.get(), std::memory_order_release);
   pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  events::writer->add_listener({[](std::uint32_t sessions, void* context) {
-                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
-                                    device->describe(sessions);
-                                  }
-                                },
-                                [](std::uint32_t remaining, void* context) {
-                                  for (const auto& device : static_cast<Runtime*>(context)->devices_) {
-                                    device->forget_ended(remaining);
-                                  }
-                                },
-                                the_runtime.get()});
+  HotPlug::set(the_runtime.get());
+  events::writer->add_listener(
+      {[](std::uint32_t sessions, void* context) {
+         static_cast<Runtime*>(context)->for_each([&](Device& device) { device.describe(sessions); });
+       },
+       [](std::uint32_t remaining, void* context) {
+         static_cast<Runtime*>(context)->for_each([&](Device& device) { device.forget_ended(remaining); });
+       },
+       the_runtime.get()});
 }
 
 Runtime& Runtime::get() {
@@ -224,28 +269,48 @@ Runtime& Runtime::instance() noexcept { return *ready.load(std::memory_order_acq
 bool Runtime::started() noexcept { return ready.load(std::memory_order_acquire) != nullptr; }
 bool Runtime::bad_fork() noexcept { return forked.load(std::memory_order_relaxed); }
 
+Device& Runtime::any_device(c10::DeviceIndex index) {
+  const auto actual = static_cast<std::size_t>(index < 0 ? current : index);
+  Device* device = actual < slots_.size() ? slots_[actual].load(std::memory_order_acquire) : nullptr;
+  if (C10_UNLIKELY(device == nullptr)) {
+    raise_no_device(index);
+  }
+  return *device;
+}
+
 Device& Runtime::device(c10::DeviceIndex index) {
-  const c10::DeviceIndex actual = index < 0 ? current : index;
-  TORCH_CHECK(static_cast<std::size_t>(actual) < devices_.size(), "there is no ral:", static_cast<int>(actual), ": ",
-              devices_.size(), " ral device(s) are online (RAL_DEVICES names them)");
-  return *devices_[static_cast<std::size_t>(actual)];
+  Device& device = any_device(index);
+  if (C10_UNLIKELY(!device.online())) {
+    raise_no_device(device.index());
+  }
+  return device;
+}
+
+void Runtime::raise_no_device(c10::DeviceIndex index) const {
+  const int actual = index < 0 ? current : index;
+  int online = 0;
+  for (const DeviceInfo& info : manager_.devices()) {
+    TORCH_CHECK(info.index != actual || info.state == DeviceState::kOnline, "ral:", actual, " (", info.vendor.name,
+                ") was withdrawn: ", info.withdrawn_because, "; its tensors can only be freed, use another device");
+    online += info.state == DeviceState::kOnline ? 1 : 0;
+  }
+  TORCH_CHECK(false, "there is no ral:", actual, ": ", online, " ral device(s) are online (RAL_DEVICES names them)");
+  std::abort();
 }
 
 Block* Runtime::find_block(const void* data) noexcept {
-  for (const auto& device : devices_) {
-    if (Block* block = device->memory().find(reinterpret_cast<std::uintptr_t>(data))) {
-      return block;
+  Block* found = nullptr;
+  for_each([&](Device& device) {
+    if (found == nullptr) {
+      found = device.memory().find(reinterpret_cast<std::uintptr_t>(data));
     }
-  }
-  return nullptr;
+  });
+  return found;
 }
 
 void stop_devices() noexcept {
   if (Runtime::started() && !Runtime::bad_fork()) {
-    Runtime& runtime = Runtime::instance();
-    for (int i = 0; i < runtime.device_count(); ++i) {
-      runtime.device(static_cast<c10::DeviceIndex>(i)).pipelines().stop();
-    }
+    Runtime::instance().for_each([](Device& device) { device.pipelines().stop(); });
   }
 }
 

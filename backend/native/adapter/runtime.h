@@ -16,6 +16,7 @@
 #include "allocator.h"
 #include "devices.h"
 #include "events.h"
+#include "hotplug.h"
 #include "memory_events.h"
 #include "pipelines.h"
 
@@ -58,6 +59,9 @@ class Device {
   VendorKernels& kernels() const { return *kernels_; }
   bool host_addressable() const { return info_.vendor.host_addressable; }
   const events::Name& vendor_name() const { return vendor_name_; }
+  // Not once it was withdrawn: then its memory is there until tensors let go of it, and nothing else works.
+  bool online() const { return online_.load(std::memory_order_acquire); }
+  void withdraw() { online_.store(false, std::memory_order_release); }
 
   // The device's own random numbers: a CPU generator that nothing else draws from.
   const at::Generator& default_generator() const { return generator_; }
@@ -74,12 +78,13 @@ class Device {
   Pipelines pipelines_;
   std::atomic<unsigned> streams_made_{0};
   Load load_;
+  std::atomic<bool> online_{true};
   VendorKernels* kernels_;
   events::Name vendor_name_;
   at::Generator generator_;
 };
 
-class Runtime {
+class Runtime final : public HotPlug {
  public:
   // The process's one runtime. Raises in a forked child of a process that had one.
   static Runtime& get();
@@ -90,17 +95,45 @@ class Runtime {
   static bool started() noexcept;
   static bool bad_fork() noexcept;
 
-  int device_count() const { return static_cast<int>(devices_.size()); }
-  // The block of any device that begins at this address, or nullptr. Slow.
-  Block* find_block(const void* data) noexcept;
-  // Raises an error that says which devices there are.
+  // range(device_count()) reaches every device that is online; one in between may be withdrawn.
+  int device_count() const noexcept { return count_.load(std::memory_order_acquire); }
+  // Raises an error that says which devices there are, or why this one has gone.
   Device& device(c10::DeviceIndex index);
   Device& device(const c10::Device& device) { return this->device(device.index()); }
+  // Withdrawn ones too: for looking after what is left of them.
+  Device& any_device(c10::DeviceIndex index);
+  std::vector<DeviceInfo> devices() const { return manager_.devices(); }
+  // The block of any device that begins at this address, or nullptr. Slow.
+  Block* find_block(const void* data) noexcept;
+
+  int announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) override;
+  bool withdraw(const Vendor& vendor, int device, const std::string& reason) override;
+  // Says in this file from now on which devices there are. Throws std::runtime_error when it cannot be written.
+  void keep_device_file(const std::string& path);
+
+  // All devices, withdrawn ones too.
+  template <class Visitor>
+  void for_each(Visitor&& visit) const {
+    for (const auto& slot : slots_) {
+      if (Device* device = slot.load(std::memory_order_acquire)) {
+        visit(*device);
+      }
+    }
+  }
 
   explicit Runtime(const std::string& device_list);  // for start() alone
 
  private:
-  std::vector<std::unique_ptr<Device>> devices_;
+  Device& make_device(const DeviceInfo& info);
+  void devices_changed();
+  [[noreturn]] void raise_no_device(c10::DeviceIndex index) const;
+
+  DeviceManager manager_;
+  std::mutex changes_;  // one device comes or goes at a time
+  std::vector<std::unique_ptr<Device>> made_;
+  std::array<std::atomic<Device*>, kDeviceSlots> slots_{};
+  std::atomic<int> count_{0};
+  std::string device_file_;
 };
 
 // Ends the threads of all devices; what is queued is not run. For the end of the interpreter.

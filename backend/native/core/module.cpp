@@ -6,27 +6,17 @@
 
 #include "allocator_bindings.h"
 #include "devices.h"
-#include "kernel_abi.h"
+#include "plugin_bindings.h"
+#include "ral_plugin.h"
 
 namespace py = pybind11;
 
 namespace ral {
 namespace {
 
-py::dict vendor_row(const VendorInfo& vendor) {
-  py::dict row;
-  row["vendor"] = vendor.name;
-  row["name"] = vendor.device_name;
-  row["memory_bytes"] = vendor.memory_bytes;
-  row["max_regions"] = vendor.max_regions;
-  row["host_addressable"] = vendor.host_addressable;
-  return row;
-}
-
 py::list list_devices(const std::string& list) {
   py::list rows;
-  const DeviceManager manager(list);
-  for (const DeviceInfo& device : manager.devices()) {
+  for (const DeviceInfo& device : DeviceManager(list).devices()) {
     py::dict row = vendor_row(device.vendor);
     row["index"] = device.index;
     rows.append(row);
@@ -34,10 +24,20 @@ py::list list_devices(const std::string& list) {
   return rows;
 }
 
+// Of each vendor: name, version, and its devices.
 py::list list_vendors() {
   py::list rows;
-  for (const VendorInfo& vendor : DeviceManager::vendors()) {
-    rows.append(vendor_row(vendor));
+  for (const Vendor* vendor : Vendors::instance().all()) {
+    py::list devices;
+    const int count = vendor->device_count();
+    for (int i = 0; i < count; ++i) {
+      devices.append(vendor_row(vendor->describe(i)));
+    }
+    py::dict row;
+    row["vendor"] = vendor->name();
+    row["version"] = vendor->version();
+    row["devices"] = devices;
+    rows.append(row);
   }
   return rows;
 }
@@ -51,5 +51,6 @@ PYBIND11_MODULE(_core, m) {
   m.def("list_devices", &ral::list_devices, py::arg("list"));
   m.def("list_vendors", &ral::list_vendors);
   m.attr("DEVICE_SLOTS") = ral::kDeviceSlots;
-  m.attr("KERNEL_ABI_VERSION") = RAL_KERNEL_ABI_VERSION;
+  m.attr("PLUGIN_ABI_VERSION") = RAL_PLUGIN_ABI_VERSION;
+  ral::bind_plugins(m);
 }

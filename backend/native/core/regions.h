@@ -49,6 +49,9 @@ struct Range {
   std::vector<Region> regions;  // one a domain, in order
 };
 
+// A range whose shares have handles from `first_handle` up.
+Range make_range(std::uint64_t address, std::size_t length, const Striping& striping, std::uint64_t first_handle);
+
 class RegionSource {
  public:
   virtual ~RegionSource() = default;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel_abi.h"
+#include "ral_plugin.h"
 
 #define RAL_KERNEL extern "C" __attribute__((visibility("default"))) int
 
