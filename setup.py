@@ -64,7 +64,7 @@ def torch_free() -> list[Library]:
         Library(
             "ral_trace.backend.vendors.sim.libral_sim",
             glob("backend/vendors/sim/*.cpp"),
-            ["-O3", "-std=c++17", f"-I{PLUGIN_HEADER}"],
+            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", f"-I{PLUGIN_HEADER}"],
             plain=True,
         ),
     ]
@@ -93,8 +93,8 @@ def with_torch() -> list[Library]:
     flags += ["-isystem", sysconfig.get_path("include")]
     torch_lib = Path(torch.__file__).parent / "lib"
     link = [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-lc10", "-ltorch_cpu"]
-    # The core is linked into the adapter; its Python bindings (module.cpp) are an extension of their own.
-    core = [path for path in glob("backend/native/core/*.cpp") if not path.endswith("/module.cpp")]
+    # The core is linked into the adapter; its Python bindings are an extension of their own.
+    core = [path for path in glob("backend/native/core/*.cpp") if not path.endswith(GLUE)]
     return [
         Library(
             "ral_trace.tracer.libral_torch_hooks", glob("tracer/native/torch_hooks/*.cpp"), flags, link, plain=True

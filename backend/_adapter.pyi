@@ -18,10 +18,34 @@ def set_device(index: int) -> None: ...
 def describe_device(index: int) -> dict[str, Any]: ...
 def synchronize(index: int) -> None: ...
 def default_generator(index: int) -> torch.Generator: ...
-def set_memory_limit(index: int, bytes: int) -> None: ...
-def empty_cache(index: int) -> int: ...
+def set_memory_limit(index: int, bytes: int) -> None:
+    """Bytes that the device's regions may have together. Raises ValueError for more than it has."""
+
+def memory_limit(index: int) -> int: ...
+def empty_cache(index: int) -> int:
+    """Bytes given back, after waiting for the work that frees memory."""
+
+def collect_garbage(index: int) -> int:
+    """Bytes given back, without a wait."""
+
 def largest_free_block(index: int) -> int: ...
-def check_memory(index: int) -> str: ...
+def check_memory(index: int) -> str:
+    """What is wrong with the allocator's structure, or an empty text. For tests."""
+
+def buffer_views(index: int) -> list[dict[str, Any]]:
+    """See memory.py."""
+
+def set_allocator_settings(settings: str) -> None:
+    """Of all devices. Raises ValueError for a text that cannot be."""
+
+def allocator_settings() -> str: ...
+def start_memory_history(max_entries: int, stacks_of_frees: bool) -> None:
+    """Of all devices; no entries: only the stacks of blocks in use."""
+
+def stop_memory_history() -> None: ...
+def memory_snapshot(index: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Segments with their blocks, and the history's events, oldest first."""
+
 def set_kernels(vendor: str, entries: list[dict[str, Any]]) -> None:
     """Replace the vendor's kernels; see manifest.py for the entries."""
 

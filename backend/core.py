@@ -1,13 +1,17 @@
 """The torch-free core: the devices' allocator and the list of devices. `analysis` may import this module, for replay.
 
 RegionAllocator is the one allocator that the devices use; here it runs over imaginary addresses unless `backed` is
-true. All sizes are in bytes. `allocate` raises OutOfMemory (a MemoryError that says requested, free, reserved, capacity
-and the largest free block), `free` and `touch` raise ValueError for an address at which no used block begins.
+true, and over streams that a ManualClock moves. All sizes are in bytes. `allocate` raises OutOfMemory (a MemoryError
+that says requested, free, reserved, capacity, the largest free block and the fragmentation), `free` and `touch` raise
+ValueError for an address at which no used block begins.
 """
 
 from ral_trace.backend._core import (
     DEVICE_SLOTS,
+    MAX_STREAMS,
     BadDeviceList,
+    BadSettings,
+    ManualClock,
     OutOfMemory,
     RegionAllocator,
     list_devices,
@@ -16,7 +20,10 @@ from ral_trace.backend._core import (
 
 __all__ = [
     "DEVICE_SLOTS",
+    "MAX_STREAMS",
     "BadDeviceList",
+    "BadSettings",
+    "ManualClock",
     "OutOfMemory",
     "RegionAllocator",
     "list_devices",

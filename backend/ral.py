@@ -6,25 +6,17 @@ from typing import Any
 
 import torch
 
-from ral_trace.backend import _adapter
+from ral_trace.backend import _adapter, memory
+from ral_trace.backend.dispatch import dispatch_records as dispatch_records
+from ral_trace.backend.dispatch import export_dispatch_records as export_dispatch_records
+from ral_trace.backend.dispatch import set_fallback_thresholds as set_fallback_thresholds
+from ral_trace.backend.memory import Device
+from ral_trace.backend.memory import index_of as _index
 from ral_trace.backend.reloading import reload_plugins as reload_plugins
-
-Device = torch.device | int | str | None
 
 # torch.Stream and torch.Event already know the device; here they get its name, as torch.cuda has it.
 Stream = torch.Stream
 Event = torch.Event
-
-
-def _index(device: Device) -> int:
-    if device is None:
-        return _adapter.current_device()
-    if isinstance(device, int):
-        return device
-    parsed = torch.device(device)
-    if parsed.type != "ral":
-        raise ValueError(f"expected a ral device, got {parsed}")
-    return _adapter.current_device() if parsed.index is None else parsed.index
 
 
 def is_available() -> bool:
@@ -214,59 +206,17 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return including_emulation
 
 
-# --- memory, in bytes -------------------------------------------------------------------------------------------------
+# --- memory: all of it is in torch.ral.memory; these are where torch.cuda has them ------------------------------------
 
-
-def memory_stats(device: Device = None) -> dict[str, Any]:
-    """torch's statistics of a device's allocator, under torch.cuda's names."""
-    return dict(torch.accelerator.memory_stats(_index(device)))
-
-
-def memory_allocated(device: Device = None) -> int:
-    """Bytes in blocks that tensors use now."""
-    return int(torch.accelerator.memory_allocated(_index(device)))
-
-
-def max_memory_allocated(device: Device = None) -> int:
-    """The most that `memory_allocated` has been since the start or the last reset."""
-    return int(torch.accelerator.max_memory_allocated(_index(device)))
-
-
-def memory_reserved(device: Device = None) -> int:
-    """Bytes in the regions that the allocator holds."""
-    return int(torch.accelerator.memory_reserved(_index(device)))
-
-
-def max_memory_reserved(device: Device = None) -> int:
-    """The most that `memory_reserved` has been since the start or the last reset."""
-    return int(torch.accelerator.max_memory_reserved(_index(device)))
-
-
-def reset_peak_memory_stats(device: Device = None) -> None:
-    """Let the peaks begin again from what is now."""
-    torch.accelerator.reset_peak_memory_stats(_index(device))
-
-
-def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """Let the running totals begin again from zero."""
-    torch.accelerator.reset_accumulated_memory_stats(_index(device))
-
-
-def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Bytes that no region holds yet, and bytes that the device has."""
-    free, total = torch.accelerator.get_memory_info(_index(device))
-    return int(free), int(total)
-
-
-def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
-    """Let regions take at most this share (0 to 1) of the device's memory. Raises ValueError outside."""
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"the fraction must be from 0 to 1, not {fraction}")
-    index = _index(device)
-    _adapter.set_memory_limit(index, int(_adapter.describe_device(index)["memory_bytes"] * fraction))
-
-
-def empty_cache() -> None:
-    """Give back the regions of all devices in which nothing is used."""
-    for index in range(device_count()):
-        _adapter.empty_cache(index)
+memory_stats = memory.memory_stats
+memory_summary = memory.memory_summary
+memory_allocated = memory.memory_allocated
+max_memory_allocated = memory.max_memory_allocated
+memory_reserved = memory.memory_reserved
+max_memory_reserved = memory.max_memory_reserved
+reset_peak_memory_stats = memory.reset_peak_memory_stats
+reset_accumulated_memory_stats = memory.reset_accumulated_memory_stats
+mem_get_info = memory.mem_get_info
+set_per_process_memory_fraction = memory.set_per_process_memory_fraction
+empty_cache = memory.empty_cache
+gc = memory.collect_garbage

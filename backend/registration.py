@@ -37,6 +37,8 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     """Do all of `ral_trace.backend.enable`, without its memory of having done it."""
     _check_owner()
     adapter = _load_adapter()
+    from ral_trace.backend import dispatch
+
     listed = devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES
     found = plugins.load_named(adapter, listed)
     for refused in found.refused:
@@ -46,6 +48,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
         adapter.start(listed)
     except ValueError as error:
         raise BackendError(str(error)) from None
+    dispatch.thresholds_from_environment()
     for vendor, backend in python_backend.active().items():
         adapter.set_python_backend(vendor, backend.dispatch)
     rename_privateuse1_backend(NAME)
@@ -102,4 +105,6 @@ def _routed_operators() -> list[str]:
     """Operators that torch would compose for us, and that the router wants whole: one call instead of two."""
     structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
     on_cpu = set(torch._C._dispatch_get_registrations_for_dispatch_key("CPU"))
-    return [name for name in structured if name.startswith("aten::") and name in on_cpu] + list(_PREFERRED_WHOLE)
+    lists = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::_foreach_")]
+    whole = [name for name in structured if name.startswith("aten::") and name in on_cpu]
+    return [*whole, *(name for name in lists if not name.endswith("_out") and ".out" not in name), *_PREFERRED_WHOLE]

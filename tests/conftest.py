@@ -1,5 +1,6 @@
-"""What tests of several folders share: one recording of the sample training."""
+"""What tests of several folders share: recordings of the sample training."""
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -21,3 +22,35 @@ def char_lm_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "12 steps, loss" in done.stdout
     assert (folder / "model.pt").exists()
     return folder / "run.duckdb"
+
+
+WITHOUT_GELU = """
+import sys
+from pathlib import Path
+import torch
+from ral_trace.backend import enable
+enable(manifests=[Path(sys.argv[1])])
+from ral_trace.samples import char_lm
+devices = torch.device("ral:0"), torch.device("ral:1")
+char_lm.train(devices, 12, None, 0, char_lm.Shape(), None, report_every=1000)
+"""
+
+
+@pytest.fixture(scope="session")
+def char_lm_without_gelu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same training with gelu taken out of sim's manifest, so that it falls back to the CPU."""
+    from ral_trace.backend import vendors
+
+    folder = tmp_path_factory.mktemp("without_gelu")
+    sim = Path(vendors.__path__[0]) / "sim"
+    manifest = json.loads((sim / "kernel_manifest.json").read_text())
+    kept = [entry for entry in manifest["kernels"] if entry["op_name"] != "aten::gelu"]
+    assert len(kept) == len(manifest["kernels"]) - 1
+    for entry in kept:
+        library, _, symbol = entry["kernel_path"].partition(":")
+        entry["kernel_path"] = f"{sim / library}:{symbol}"
+    (folder / "kernel_manifest.json").write_text(json.dumps({**manifest, "kernels": kept}))
+    words = [sys.executable, "-c", WITHOUT_GELU, str(folder / "kernel_manifest.json")]
+    done = ral_trace("-o", "less.duckdb", "--", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "less.duckdb"

@@ -15,6 +15,7 @@ STREAM_BITS: int
 FLAGS: dict[str, int]
 DIRECTIONS: tuple[str, ...]
 RECORD_BYTES: int
+STRIPE_BITS: int
 CLOCK: str
 
 def nest(

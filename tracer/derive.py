@@ -19,7 +19,10 @@ CREATE TABLE memory_change (
     requested_bytes BIGINT,    -- alloc
     uses BIGINT,               -- free
     handle BIGINT,             -- open, close
-    before_trace BOOLEAN)
+    before_trace BOOLEAN,
+    domain INTEGER,            -- open, close: where a range of addresses is striped over memory domains, this region's
+    domains INTEGER,           -- domain, how many there are, and the length of a stripe; size_bytes is then the
+    stripe_bytes BIGINT)       -- region's share, address the range's. NULL: not striped
 """
 """Staging only: every change of a device's memory, in the order of `event`.
 
@@ -34,6 +37,7 @@ def derive(connection: duckdb.DuckDBPyConnection) -> None:
     link_launches(connection)
     pair_regions(connection)
     pair_allocations(connection)
+    find_pieces(connection)
     warn_of_odd_rows(connection)
 
 
@@ -144,16 +148,47 @@ def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DROP TABLE beneath")
 
 
+REGION_COLUMNS = "id, device, handle, address, size_bytes, opened_ns, closed_ns"
+
+BYTES_BEFORE = """
+CREATE OR REPLACE TEMP MACRO bytes_before(x, domain, domains, stripe) AS
+    CASE WHEN domains IS NULL THEN x
+         ELSE x // (stripe * domains) * stripe
+              + least(greatest(x % (stripe * domains) - domain * stripe, 0), stripe) END
+"""
+"""How many of a range's first x bytes lie in a memory domain: `Striping::before` in backend/native/core/regions.h."""
+
+
 def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
-    """Turns opens and closes into rows of `region`."""
+    """Turns opens and closes into rows of `region`, and keeps how each is striped in `region_share` for the pieces."""
     connection.execute("""
-        INSERT INTO region
-        SELECT row_number() OVER (ORDER BY event) - 1, device, handle, address, size_bytes,
-               CASE WHEN before_trace THEN NULL ELSE ts_ns END, CASE WHEN next_action = 'close' THEN next_ts_ns END
+        CREATE TEMP TABLE region_share AS
+        SELECT row_number() OVER (ORDER BY event) - 1 AS id, device, handle, address, size_bytes,
+               CASE WHEN before_trace THEN NULL ELSE ts_ns END AS opened_ns,
+               CASE WHEN next_action = 'close' THEN next_ts_ns END AS closed_ns, domain, domains, stripe_bytes
         FROM (SELECT *, lead(action) OVER same AS next_action, lead(ts_ns) OVER same AS next_ts_ns FROM memory_change
               WHERE action IN ('open', 'close')
               WINDOW same AS (PARTITION BY device, handle, address ORDER BY ts_ns, event))
         WHERE action = 'open'""")
+    connection.execute(f"INSERT INTO region SELECT {REGION_COLUMNS} FROM region_share")
+
+
+def find_pieces(connection: duckdb.DuckDBPyConnection) -> None:
+    """Says where each block lies: a piece in each region of the range of addresses that holds it."""
+    connection.execute(BYTES_BEFORE)
+    connection.execute("""
+        INSERT INTO allocation_piece
+        SELECT allocation, region, try_cast(first AS BIGINT), try_cast(beyond - first AS BIGINT)
+        FROM (SELECT a.id AS allocation, r.id AS region, (a.address - r.address)::HUGEINT AS begin,
+                     bytes_before(begin, domain, domains, stripe_bytes::HUGEINT) AS first,
+                     bytes_before(begin + a.size_bytes, domain, domains, stripe_bytes::HUGEINT) AS beyond
+              FROM allocation a
+              JOIN region_share r ON r.device = a.device AND a.address >= r.address
+                   AND a.address < r.address + r.size_bytes::HUGEINT * coalesce(r.domains, 1)
+              WHERE (r.opened_ns IS NULL OR a.alloc_ns >= r.opened_ns)
+                AND (r.closed_ns IS NULL OR coalesce(a.alloc_ns, r.closed_ns - 1) < r.closed_ns))
+        WHERE beyond > first""")
+    connection.execute("DROP TABLE region_share; DROP MACRO bytes_before")
 
 
 def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
@@ -188,13 +223,6 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
         WHERE action = 'alloc' OR (action = 'free' AND before IS NULL)""")
-    connection.execute("""
-        INSERT INTO allocation_piece
-        SELECT a.id, r.id, (a.address - r.address)::BIGINT, a.size_bytes
-        FROM allocation a
-        JOIN region r ON r.device = a.device AND a.address >= r.address AND a.address < r.address + r.size_bytes
-        WHERE (r.opened_ns IS NULL OR a.alloc_ns >= r.opened_ns)
-          AND (r.closed_ns IS NULL OR coalesce(a.alloc_ns, r.closed_ns - 1) < r.closed_ns)""")
     for condition, what in [
         ("action = 'free' AND before = 'free'", "frees of a block that was already free: left out"),
         (

@@ -35,6 +35,11 @@ WHERE r.kind >= 64 GROUP BY ALL
 """
 """What devices and streams say of themselves when a recording begins."""
 
+STRIPED = "r.kind = 'region' AND r.correlation <> 0"
+DOMAINS = f"(r.correlation >> {_native.STRIPE_BITS})"
+STRIPE_BYTES = f"(r.correlation & {(1 << _native.STRIPE_BITS) - 1})"
+"""A region that is striped over memory domains says so in its correlation; see tracer/native/record.h."""
+
 NO_DEVICE = 2**64 - 1
 """arg0 of a transfer without a second device: -1 as an unsigned number."""
 
@@ -104,7 +109,7 @@ def _devices(connection: duckdb.DuckDBPyConnection) -> None:
         SELECT row_number() OVER (ORDER BY d.id, used.stream) - 1 AS id, d.id AS device, used.stream AS code,
                fact.text AS pipeline, fact.number AS priority
         FROM (SELECT DISTINCT process, device, stream FROM record
-              WHERE device >= 0 AND kind <> {_native.KIND_DEVICE}) used
+              WHERE device >= 0 AND kind NOT IN ({_native.KIND_DEVICE}, {_native.KINDS.index("region")})) used
         JOIN device d ON d.process = used.process AND d."index" = used.device
         LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device AND fact.stream = used.stream
              AND fact.kind = {_native.KIND_STREAM}""")
@@ -123,10 +128,12 @@ def _events(connection: duckdb.DuckDBPyConnection) -> None:
                CASE r.kind WHEN 'op' THEN if((r.flags & {FLAGS["BACKWARD"]}) = 0, 'forward', 'backward')
                            WHEN 'transfer' THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1] END,
                n.text, r.ts_ns, r.dur_ns, r.process, if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
-               nullif(r.correlation, 0), nullif(r.bytes, -1),
+               if(r.kind = 'region', NULL, nullif(r.correlation, 0)), nullif(r.bytes, -1),
                CASE WHEN r.kind = 'launch' THEN json_object('routed', n0.text, 'route', n1.text)
                     WHEN r.kind = 'kernel' THEN json_object('kernel', n0.text, 'vendor', n1.text)
                     WHEN r.kind = 'fallback' THEN json_object('routed', n0.text, 'reason', n1.text)
+                    WHEN r.kind = 'region' AND r.correlation <> 0
+                         THEN json_object('domain', r.stream, 'domains', {DOMAINS}, 'stripe_bytes', {STRIPE_BYTES})
                     WHEN r.kind = 'sync' AND n0.text IS NOT NULL THEN json_object('waited_for', n0.text)
                     WHEN r.kind = 'transfer' AND r.arg0 <> {NO_DEVICE}
                          THEN json_object('other_device', other.type || ':' || other."index") END,
@@ -150,6 +157,8 @@ def _memory(connection: duckdb.DuckDBPyConnection) -> None:
         SELECT CASE WHEN r.kind <> 'region' THEN r.kind::VARCHAR
                     WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END,
                r.id, r.ts_ns, d.id, r.arg0, r.bytes, if(r.kind = 'alloc', r.arg1, NULL),
-               if(r.kind = 'free', r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL), r.before_trace
+               if(r.kind = 'free', r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL), r.before_trace,
+               CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
+               CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END
         FROM known r JOIN device d ON d.process = r.process AND d."index" = r.device
         WHERE r.kind IN ('alloc', 'free', 'region')""")

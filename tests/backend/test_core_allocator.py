@@ -1,83 +1,13 @@
-"""The allocator, whatever is asked of it: no overlap, the sums agree, all is merged again at the end."""
+"""What the allocator does, case by case; test_core_allocator_model.py has the random ones. And lists of devices."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ral_trace.backend import core
 
 KIB = 1024
-SIZES = st.one_of(
-    st.integers(0, 2048), st.integers(0, 300 * KIB), st.sampled_from([127, 128, 129, 64 * KIB, 1024 * KIB])
-)
-
-
-def rounded(size: int) -> int:
-    return max(128, (size + 127) // 128 * 128)
-
-
-class AllocatorModel(RuleBasedStateMachine):
-    """Random allocations and frees against what is known to be live."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allocator = core.RegionAllocator(capacity=4096 * KIB, region_bytes=256 * KIB, max_regions=6)
-        self.live: dict[int, int] = {}
-
-    @rule(size=SIZES)
-    def allocate(self, size: int) -> None:
-        try:
-            address = self.allocator.allocate(size)
-        except core.OutOfMemory:
-            assert self.allocator.largest_free_block() < rounded(size)
-            return
-        assert address % 128 == 0
-        assert address not in self.live
-        self.live[address] = size
-
-    @rule(pick=st.randoms())
-    def free(self, pick) -> None:
-        if self.live:
-            address = pick.choice(sorted(self.live))
-            self.allocator.free(address)
-            del self.live[address]
-
-    @rule()
-    def empty_cache(self) -> None:
-        before = self.allocator.stats()["reserved_bytes"]["current"]
-        given_back = self.allocator.empty_cache()
-        assert self.allocator.stats()["reserved_bytes"]["current"] == before - given_back
-
-    @invariant()
-    def fits_together(self) -> None:
-        assert self.allocator.check() == ""
-        stats = self.allocator.stats()
-        assert stats["allocated_bytes"]["current"] == sum(rounded(size) for size in self.live.values())
-        assert stats["requested_bytes"]["current"] == sum(self.live.values())
-        assert stats["allocations"]["current"] == len(self.live)
-        assert stats["reserved_bytes"]["current"] <= 4096 * KIB
-        assert len(self.allocator.regions()) <= 6
-        self.no_overlap()
-
-    def no_overlap(self) -> None:
-        end = 0
-        for address, size in sorted(self.live.items()):
-            assert address >= end
-            end = address + rounded(size)
-
-    def teardown(self) -> None:
-        for address in self.live:
-            self.allocator.free(address)
-        free = [block for block in self.allocator.blocks() if block[3] is None]
-        assert len(free) == len(self.allocator.blocks()) == len(self.allocator.regions())
-        self.allocator.empty_cache()
-        assert self.allocator.regions() == []
-        assert self.allocator.check() == ""
-
-
-TestAllocator = AllocatorModel.TestCase
-TestAllocator.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+MIB = 1024 * KIB
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=30, unique=True), wanted=st.integers(1, 40))
@@ -98,27 +28,239 @@ def test_best_fit(sizes: list[int], wanted: int) -> None:
         assert address not in holes
 
 
+def places(allocator: core.RegionAllocator) -> list[tuple[int, int, str, int | None]]:
+    return [(row["offset"], row["size"], row["state"], row["stream"]) for row in allocator.blocks()]
+
+
 def test_split_and_merge() -> None:
     allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024)
     first, second, third = (allocator.allocate(256) for _ in range(3))
-    assert [block[1:] for block in allocator.blocks()] == [
-        (0, 256, 256),
-        (256, 256, 256),
-        (512, 256, 256),
-        (768, 256, None),
+    assert places(allocator) == [
+        (0, 256, "used", 0),
+        (256, 256, "used", 0),
+        (512, 256, "used", 0),
+        (768, 256, "free", None),
     ]
     allocator.free(first)
     allocator.free(third)
-    assert [block[2] for block in allocator.blocks()] == [256, 256, 512]
+    assert [size for _, size, _, _ in places(allocator)] == [256, 256, 512]
     allocator.free(second)
-    assert [block[1:] for block in allocator.blocks()] == [(0, 1024, None)]
+    assert places(allocator) == [(0, 1024, "free", None)]
+
+
+@pytest.fixture
+def clock() -> core.ManualClock:
+    return core.ManualClock()
+
+
+def test_the_own_stream_has_a_freed_block_at_once_and_others_when_its_work_is_done(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024, clock=clock)
+    address = allocator.allocate(1024, stream=1)
+    ticket = clock.submit(1)
+    allocator.free(address)
+    assert places(allocator) == [(0, 1024, "free", 1)]
+    assert allocator.allocate(1024, stream=1) == address
+    allocator.free(address)
+    others = [allocator.allocate(1024, stream=2), allocator.allocate(1024, stream=2)]  # they fill a second range
+    assert address not in others, "stream 1 is not done"
+    clock.finish(1, ticket)
+    assert allocator.allocate(1024, stream=2) == address
+    assert allocator.stats()["waits"] == 0
+
+
+def test_a_block_that_another_stream_uses_is_pending_until_that_is_done(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024, clock=clock)
+    address = allocator.allocate(1000, stream=0)
+    allocator.record_stream(address, 3)
+    clock.submit(0)
+    ticket = clock.submit(3)
+    later = clock.submit(3)
+    allocator.free(address)
+    later_still = clock.submit(3)
+    assert places(allocator) == [(0, 1024, "pending", 0)]
+    stats = allocator.stats()
+    assert (stats["allocated_bytes"]["current"], stats["active_bytes"]["current"]) == (0, 1024)
+    assert (stats["allocations"]["current"], stats["active"]["current"]) == (0, 1)
+    clock.finish(3, ticket)
+    clock.finish(0, 1)
+    assert allocator.collect_garbage() == 0
+    clock.finish(3, later)
+    assert allocator.collect_garbage() == 1024, "what was submitted after the free does not count"
+    assert not clock.done(3, later_still)
+
+
+def test_a_recorded_stream_that_is_idle_costs_nothing(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024, clock=clock)
+    address = allocator.allocate(1024)
+    allocator.record_stream(address, 3)
+    allocator.record_stream(address, 0)
+    allocator.free(address)
+    assert allocator.allocate(1024) == address
+
+
+def test_a_region_is_not_given_back_while_its_stream_works(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024, clock=clock)
+    address = allocator.allocate(1024)
+    ticket = clock.submit(0)
+    allocator.free(address)
+    assert allocator.collect_garbage() == 0
+    assert allocator.empty_cache() == 1024, "this waits"
+    assert clock.done(0, ticket)
+
+
+def test_memory_is_waited_for_before_there_is_none(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=4096, region_bytes=4096, clock=clock)
+    mine, shared = allocator.allocate(2048, stream=1), allocator.allocate(2048, stream=1)
+    allocator.record_stream(shared, 2)
+    tickets = {stream: clock.submit(stream) for stream in (1, 2, 3)}
+    allocator.free(mine)
+    allocator.free(shared)
+    assert allocator.allocate(4096, stream=3) == mine
+    assert allocator.stats()["waits"] == 1
+    assert [clock.done(stream, ticket) for stream, ticket in tickets.items()] == [True, True, False]
+    with pytest.raises(core.OutOfMemory):
+        allocator.allocate(8192, stream=3)
+    assert allocator.stats()["waits"] == 1, "no wait makes room for more than there is"
+
+
+def test_no_such_stream(clock: core.ManualClock) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, clock=clock)
+    with pytest.raises(ValueError, match="no stream 32; streams are 0 to 31"):
+        allocator.allocate(1, stream=core.MAX_STREAMS)
+
+
+def striped(offset: int, domains: int, stripe: int) -> tuple[int, int]:
+    """Domain and offset of one byte, stripe by stripe."""
+    number, within = divmod(offset, stripe)
+    return number % domains, number // domains * stripe + within
+
+
+@given(
+    domains=st.integers(1, 4),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+)
+def test_pieces_are_where_the_bytes_are(domains: int, sizes: list[int]) -> None:
+    """Against the definition, granule by granule: stripe n lies in domain n modulo D, after the earlier ones of it."""
+    granule, stripe = 128, 256
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1 << 15, domains=domains, stripe_bytes=stripe)
+    handles: dict[int, int] = {}
+    for size in sizes:
+        address = allocator.allocate(size * granule)
+        (base,) = {region[1] for region in allocator.regions()}
+        handles |= {region[3]: region[0] for region in allocator.regions()}
+        expected: dict[int, list[int]] = {}
+        for byte in range(address - base, address - base + size * granule, granule):
+            domain, offset = striped(byte, domains, stripe)
+            expected.setdefault(domain, []).append(offset)
+        pieces = allocator.pieces(address)
+        assert [piece[1] for piece in pieces] == sorted(expected)
+        for handle, domain, offset, length in pieces:
+            assert handle == handles[domain]
+            assert list(range(offset, offset + length, granule)) == expected[domain]
+
+
+def test_a_range_costs_a_handle_a_domain() -> None:
+    allocator = core.RegionAllocator(
+        capacity=1 << 20, region_bytes=1024, max_regions=7, domains=3, stripe_bytes=256, settings="max_split_size_mb:1"
+    )
+    allocator.allocate(1)
+    first = allocator.regions()
+    assert [(length, domain) for _, _, length, domain in first] == [(512, 0), (512, 1), (512, 2)]
+    assert len({handle for handle, _, _, _ in first}) == 3
+    assert len({address for _, address, _, _ in first}) == 1
+    allocator.allocate(3 << 10)
+    assert len(allocator.regions()) == 6
+    with pytest.raises(core.OutOfMemory):
+        allocator.allocate(1 << 16)
+
+
+def test_generations_count_allocations() -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20)
+    address = allocator.allocate(64)
+    assert allocator.generation(address) == 1
+    allocator.free(address)
+    assert allocator.allocate(64) == address
+    assert allocator.generation(address) == 2
+
+
+def test_large_blocks_are_not_split() -> None:
+    allocator = core.RegionAllocator(capacity=256 * MIB, region_bytes=2 * MIB, settings="max_split_size_mb:32")
+    large = allocator.allocate(64 * MIB)
+    small = allocator.allocate(MIB)
+    allocator.free(large)
+    assert allocator.allocate(2 * MIB) not in range(large, large + 64 * MIB)
+    assert allocator.allocate(40 * MIB) != large, "a block of 24 MiB more is too much"
+    assert allocator.allocate(50 * MIB) == large
+    assert [row["size"] for row in allocator.blocks() if row["requested"] == 50 * MIB] == [64 * MIB]
+    allocator.set_settings("")
+    allocator.free(large)
+    assert allocator.allocate(MIB + 128) in range(large, large + 64 * MIB)
+    assert allocator.settings() == ""
+    allocator.free(small)
+
+
+def test_unused_regions_are_given_back_above_the_threshold() -> None:
+    """The one that is unused for longest first, and no more than need be."""
+    allocator = core.RegionAllocator(
+        capacity=1000 * KIB, region_bytes=100 * KIB, settings="garbage_collection_threshold:0.65,max_split_size_mb:1"
+    )
+    blocks = [allocator.allocate(100 * KIB), allocator.allocate(200 * KIB), allocator.allocate(400 * KIB)]
+    assert [length // KIB for _, _, length, _ in allocator.regions()] == [100, 200, 400]
+    allocator.free(blocks[1])
+    allocator.free(blocks[0])
+    allocator.allocate(300 * KIB)  # 700 KiB are reserved, 650 may be
+    assert sorted(length // KIB for _, _, length, _ in allocator.regions()) == [100, 400, 400]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("max_split_size:1", '"max_split_size" is no option'),
+        ("max_split_size_mb", 'max_split_size_mb is "", not a whole number'),
+        ("max_split_size_mb:0", "not a whole number"),
+        ("max_split_size_mb:-1", "not a whole number"),
+        ("max_split_size_mb:99999999999999999999", "not a whole number"),
+        ("garbage_collection_threshold:1.5", "not between 0 and 1"),
+        ("garbage_collection_threshold:nan", "not between 0 and 1"),
+        ("garbage_collection_threshold:0.8x", "not between 0 and 1"),
+        ("max_split_size_mb:1,,", '"" is no option'),
+    ],
+)
+def test_settings_that_cannot_be(text: str, reason: str) -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, settings="max_split_size_mb:7")
+    with pytest.raises(core.BadSettings, match=f"{reason}.*; options are max_split_size_mb:N .*threshold:X"):
+        allocator.set_settings(text)
+    assert allocator.settings() == "max_split_size_mb:7"
+
+
+def test_settings_round_trip() -> None:
+    text = "max_split_size_mb:128,garbage_collection_threshold:0.8"
+    allocator = core.RegionAllocator(capacity=1 << 20, settings=f" {text.replace(',', ' , ')} ")
+    assert allocator.settings() == text
+
+
+def test_inactive_split_is_free_memory_beside_something_active() -> None:
+    allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1024)
+    first, second = allocator.allocate(256), allocator.allocate(256)
+    allocator.allocate(512)
+    stats = allocator.stats()
+    assert stats["inactive_split_bytes"]["current"] == stats["inactive_split"]["current"] == 0
+    assert (stats["inactive_split_bytes"]["peak"], stats["inactive_split"]["peak"]) == (768, 1)
+    allocator.free(first)
+    stats = allocator.stats()
+    assert (stats["inactive_split_bytes"]["current"], stats["inactive_split"]["current"]) == (256, 1)
+    allocator.free(second)
+    stats = allocator.stats()
+    assert (stats["inactive_split_bytes"]["current"], stats["inactive_split"]["current"]) == (512, 1)
 
 
 def test_out_of_memory_says_what_there_is_and_the_allocator_goes_on() -> None:
     allocator = core.RegionAllocator(capacity=1 << 20, region_bytes=1 << 18)
     address = allocator.allocate(1 << 17)
     with pytest.raises(
-        core.OutOfMemory, match=r"requested 2097152 bytes; .* capacity 1048576, largest free block 131072"
+        core.OutOfMemory,
+        match=r"requested 2097152 bytes; 131072 free of 262144 reserved, capacity 1048576, "
+        r"largest free block 131072, fragmentation 0.0%",
     ):
         allocator.allocate(1 << 21)
     assert allocator.stats()["ooms"] == 1
@@ -137,7 +279,15 @@ def test_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"capacity": 0}, {"capacity": 1, "alignment": 100}, {"capacity": 1, "region_bytes": 0}]
+    "arguments",
+    [
+        {"capacity": 0},
+        {"capacity": 1, "alignment": 100},
+        {"capacity": 1, "region_bytes": 0},
+        {"capacity": 1, "domains": 0},
+        {"capacity": 1, "domains": 17},
+        {"capacity": 1, "domains": 2, "stripe_bytes": 100},
+    ],
 )
 def test_refused_settings(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ral_trace.backend import manifest, plugins
 from tests.backend.sim_cases import CASES, Case
+from tests.backend.sim_network_cases import NETWORK_CASES
+
+ALL_CASES = {**CASES, **NETWORK_CASES}
 
 TOLERANCE = 2e-5
 """Absolute and relative, of float32 against ATen's kernels: sums are taken in another order."""
@@ -38,16 +42,16 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
-@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("op", ALL_CASES)
 def test_kernel_agrees_with_the_cpu(op: str) -> None:
-    for case in CASES[op]:
+    for case in ALL_CASES[op]:
         for actual, expected in zip(results(case, "ral:1"), results(case, "cpu"), strict=True):
             assert_same(actual, expected)
 
 
 def test_every_entry_of_the_manifest_has_cases() -> None:
     entries = {entry["op_name"] for entry in json.loads(FILE.read_text())["kernels"]}
-    assert entries == set(CASES)
+    assert entries == set(ALL_CASES)
 
 
 def test_every_entry_is_accepted() -> None:
@@ -55,9 +59,31 @@ def test_every_entry_is_accepted() -> None:
         assert manifest.load(plugins.VENDORS / vendor / manifest.FILE_NAME).refusals == []
 
 
-@pytest.mark.parametrize("function", [torch.exp, torch.tanh, torch.sigmoid, torch.nn.functional.silu])
+@pytest.mark.parametrize(
+    "function", [torch.exp, torch.log, torch.tanh, torch.sigmoid, functional.silu, functional.softplus, functional.elu]
+)
 def test_numbers_at_the_edges(function: Any) -> None:
-    values = torch.tensor([0.0, -0.0, 1e-30, -1e-8, 88.5, 89, -87, -104, 1e30, -1e30, torch.inf, -torch.inf, torch.nan])
+    values = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            1e-30,
+            1e-41,
+            -1e-8,
+            1.0,
+            -9.0,
+            -17.0,
+            88.5,
+            89,
+            -87,
+            -104,
+            1e30,
+            -1e30,
+            torch.inf,
+            -torch.inf,
+            torch.nan,
+        ]
+    )
     torch.testing.assert_close(
         function(values.to("ral:1")).cpu(), function(values), rtol=1e-5, atol=1e-37, equal_nan=True
     )
@@ -87,9 +113,9 @@ def test_out_that_is_also_an_input() -> None:
 
 def test_errors_of_the_program() -> None:
     with pytest.raises(RuntimeError, match="index out of range"):
-        torch.nn.functional.embedding(torch.tensor([9], device="ral:1"), torch.randn(4, 2, device="ral:1"))
+        functional.embedding(torch.tensor([9], device="ral:1"), torch.randn(4, 2, device="ral:1"))
     with pytest.raises(RuntimeError, match="out of bounds"):
-        torch.nn.functional.cross_entropy(torch.randn(2, 3, device="ral:1"), torch.tensor([0, 3], device="ral:1"))
+        functional.cross_entropy(torch.randn(2, 3, device="ral:1"), torch.tensor([0, 3], device="ral:1"))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         torch.mm(torch.randn(2, 3, device="ral:1"), torch.randn(2, 3, device="ral:1"))
     assert torch.ones(2, device="ral:1").sum().item() == 2

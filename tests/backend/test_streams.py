@@ -146,14 +146,16 @@ def test_an_error_in_a_kernel_surfaces_at_the_next_wait(device: str) -> None:
     assert torch.nn.functional.embedding(good, table).shape == (2, 8)
     bad = torch.tensor([0, 7]).to(device)
     torch.nn.functional.embedding(bad, table)  # nobody waits for it
-    with pytest.raises((RuntimeError, IndexError), match=rf"(?s)aten::(embedding|index_select).* on {device}, stream 0: "):
+    with pytest.raises(
+        (RuntimeError, IndexError), match=rf"(?s)aten::(embedding|index_select).* on {device}, stream 0: "
+    ):
         torch.ral.synchronize(device)
     torch.ral.synchronize(device)  # said once
     assert (table + 1).shape == (4, 8)
 
 
 def test_wrong_arguments_are_still_refused_at_the_launch(device: str) -> None:
-    with pytest.raises(RuntimeError, match="must match|inconsistent|broadcast|size"):
+    with pytest.raises(RuntimeError, match=r"must match|size"):
         torch.ones(3, device=device) + torch.ones(4, device=device)
     torch.ral.synchronize(device)
 

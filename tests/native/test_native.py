@@ -1,6 +1,7 @@
-"""The C++ tests of the record path: plain, and under the address, undefined-behaviour and thread sanitizers.
+"""The C++ tests of the record path and of the backend's core: plain, and under the address, undefined-behaviour and
+thread sanitizers.
 
-The record path needs neither Python nor torch, and is compiled here without them.
+Both need neither Python nor torch, and are compiled here without them.
 """
 
 import os
@@ -29,7 +30,12 @@ run it.
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name: str = request.param
     program = tmp_path_factory.mktemp(name) / "tests"
-    units = {"tracer": toolchain.record_path_sources(), "cases": sorted(HERE.glob("*.cpp"))}
+    units = {
+        "tracer": toolchain.record_path_sources(),
+        "allocator": toolchain.allocator_sources(),
+        "streams": toolchain.stream_sources(),
+        "cases": sorted(HERE.glob("*.cpp")),
+    }
     return name, toolchain.build(program, units, BUILDS[name])
 
 

@@ -1,10 +1,14 @@
-"""Compiles C++ of the tests and benchmarks against the torch-free and Python-free sources of the record path."""
+"""Compiles C++ of the tests and benchmarks against the torch-free and Python-free sources of the record path and of
+the backend's core.
+"""
 
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-NATIVE = Path(__file__).resolve().parents[2] / "tracer" / "native"
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "tracer" / "native"
+CORE = ROOT / "backend" / "native" / "core"
 
 
 def record_path_sources() -> list[Path]:
@@ -12,6 +16,18 @@ def record_path_sources() -> list[Path]:
     exporter's encoder.
     """
     sources = [path for path in sorted(NATIVE.glob("*.cpp")) if not path.stem.startswith("perfetto")]
+    return [path for path in sources if "pybind11" not in path.read_text()]
+
+
+def allocator_sources() -> list[Path]:
+    """The allocator, without its bindings."""
+    sources = [*sorted(CORE.glob("allocator*.cpp")), CORE / "free_blocks.cpp", CORE / "regions.cpp"]
+    return [path for path in sources if "pybind11" not in path.read_text()]
+
+
+def stream_sources() -> list[Path]:
+    """The rest of the backend's core."""
+    sources = [path for path in sorted(CORE.glob("*.cpp")) if path not in allocator_sources()]
     return [path for path in sources if "pybind11" not in path.read_text()]
 
 
@@ -30,6 +46,8 @@ def build(output: Path, units: Mapping[str, Sequence[Path]], flags: Sequence[str
             "-pthread",
             *warnings,
             f"-I{NATIVE}",
+            f"-I{CORE}",
+            f"-I{ROOT / 'backend/include'}",
             *flags,
             "-c",
             str(unit),

@@ -92,6 +92,7 @@ py::list decoded(const std::vector<std::pair<std::uint32_t, std::string>>& items
 void bind_writer(py::module_& module) {
   module.attr("_writer_api") = py::capsule(&Writer::instance().api(), kWriterCapsule);
   module.attr("RECORD_BYTES") = sizeof(Record);
+  module.attr("STRIPE_BITS") = kStripeBits;
   module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc      ? "tsc"
                          : detect_clock_source() == ClockSource::kCntvct ? "cntvct"
                                                                          : "monotonic";

@@ -77,12 +77,14 @@ inline constexpr unsigned kStreamBits = 5;
 // sync     | what was called        | -1              | name: what it waited for| 0
 // alloc    | op that allocated, or 0| block size      | address                 | bytes asked for
 // free     | 0                      | block size      | address                 | number of uses
-// region   | 0                      | size            | address                 | handle
+// region   | 0                      | size            | address                 | handle           (striped: below)
 // error    | message                | bytes asked, -1 | 0                       | 0
 // device   | JSON: type, vendor,name| memory          | 0                       | 0
 // stream   | pipeline               | priority        | 0                       | 0
 //
 // "name" in a column is a name id; 0 where there is none.
+// A range of addresses that is striped over memory domains is a region a domain: `address` is the range's, `stream` the
+// domain, and `correlation` the number of domains and the length of a stripe (striping()). Of others both are 0.
 // Device rows (kernel, transfer) carry device and stream and no thread; tid is kept for the ledger only.
 struct Record {
   std::uint64_t start_ticks;
@@ -99,6 +101,12 @@ struct Record {
   std::uint8_t stream;
   std::uint8_t flags;
 };
+
+inline constexpr unsigned kStripeBits = 48;
+
+constexpr std::uint64_t striping(std::uint64_t domains, std::uint64_t stripe_bytes) {
+  return domains == 1 ? 0 : domains << kStripeBits | stripe_bytes;
+}
 
 static_assert(sizeof(Record) == 64, "the ring, the collector and the documentation count on 64 bytes");
 

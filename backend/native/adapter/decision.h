@@ -45,6 +45,20 @@ struct Decision {
   mutable std::atomic<std::uint64_t> bytes_copied{0};
   mutable std::atomic<std::uint64_t> syncs_forced{0};
   mutable std::atomic<std::uint64_t> fallback_ns{0};
+
+  // Why the kernel itself refused the last call that it did, or an empty text.
+  void set_refused(const std::string& reason) const {
+    const std::lock_guard<std::mutex> lock(refused_mutex_);
+    refused_ = reason;
+  }
+  std::string refused() const {
+    const std::lock_guard<std::mutex> lock(refused_mutex_);
+    return refused_;
+  }
+
+ private:
+  mutable std::mutex refused_mutex_;
+  mutable std::string refused_;
 };
 
 // All decisions about one operator; they live for ever, and readers hold plain pointers.

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "events.h"
+#include "memory_report.h"
 #include "runtime.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -14,17 +16,18 @@ namespace {
 
 void delete_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  const MemoryHistory::Gathered stack(MemoryHistory::Action::kFreeRequested);
   block->extent->owner->free(block);
 }
 
-[[noreturn]] void raise_out_of_memory(const Device& device, const OutOfMemory& error, std::size_t asked_bytes) {
+[[noreturn]] void raise_out_of_memory(Device& device, const OutOfMemory& error) {
+  const std::string text = describe_out_of_memory(device, error.facts);
   if (events::on()) {
-    trace::Record record = trace::make_record(trace::Kind::kError, events::intern(error.what()), device.index());
-    record.bytes = static_cast<std::int64_t>(asked_bytes);
+    trace::Record record = trace::make_record(trace::Kind::kError, events::intern(text), device.index());
+    record.bytes = static_cast<std::int64_t>(error.facts.requested);
     trace::emit_instant(*events::writer, record);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "ral:", static_cast<int>(device.index()), " (", device.info().vendor.name,
-                   ") ", error.what());
+  TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   std::abort();
 }
 
@@ -42,6 +45,8 @@ void set_all(c10::CachingAllocator::StatArray& array, const Amount& amount) {
   array[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = to_stat(amount);
 }
 
+static_assert(kStreamSlots == kMaxStreams, "the allocator has a pool for each stream");
+
 class RalDeviceAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -54,30 +59,36 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return Runtime::started(); }
   void emptyCache(c10::MempoolId_t pool) override {
     (void)pool;
+    const WithoutGil no_gil;  // it may wait for the device
     for (int i = 0; i < Runtime::get().device_count(); ++i) {
       Runtime::get().any_device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }
   }
-  // Work runs in place: a block that is freed is no longer in use by any stream.
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    (void)data;
-    (void)stream;
+    if (Block* block = block_of(data)) {
+      block->extent->owner->record_stream(block, static_cast<std::uint8_t>(stream.id()));
+    }
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const AllocatorStats stats = Runtime::get().any_device(index).memory().stats();
     c10::CachingDeviceAllocator::DeviceStats result;
     set_all(result.allocation, stats.allocations);
-    set_all(result.active, stats.allocations);
+    set_all(result.active, stats.active);
+    set_all(result.inactive_split, stats.inactive_split);
     set_all(result.segment, stats.regions);
     set_all(result.allocated_bytes, stats.allocated_bytes);
-    set_all(result.active_bytes, stats.allocated_bytes);
+    set_all(result.active_bytes, stats.active_bytes);
     set_all(result.requested_bytes, stats.requested_bytes);
     set_all(result.reserved_bytes, stats.reserved_bytes);
     set_all(result.inactive_split_bytes, stats.inactive_split_bytes);
     result.num_alloc_retries = static_cast<std::int64_t>(stats.retries);
+    result.num_sync_all_streams = static_cast<std::int64_t>(stats.waits);
     result.num_ooms = static_cast<std::int64_t>(stats.ooms);
     result.num_device_alloc = static_cast<std::int64_t>(stats.region_opens);
     result.num_device_free = static_cast<std::int64_t>(stats.region_closes);
+    const std::size_t split = Runtime::get().any_device(index).memory().settings().max_split_bytes;
+    result.max_split_size =
+        split == SIZE_MAX ? -1 : static_cast<std::int64_t>(split);  // -1: no limit, as in torch.cuda
     return result;
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override {
@@ -85,7 +96,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
   }
   void resetPeakStats(c10::DeviceIndex index) override { Runtime::get().any_device(index).memory().reset_peaks(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    RegionAllocator& memory = Runtime::get().any_device(index).memory();
+    const RegionAllocator& memory = Runtime::get().any_device(index).memory();
     return {memory.capacity() - memory.stats().reserved_bytes.current, memory.capacity()};
   }
 };
@@ -100,10 +111,11 @@ Block* block_of(const c10::DataPtr& data) noexcept {
 }
 
 Block* allocate_block(Device& device, std::size_t bytes) {
+  const MemoryHistory::Gathered stack(MemoryHistory::Action::kAlloc);
   try {
-    return device.memory().allocate(bytes);
+    return device.memory().allocate(bytes, current_stream(device.index()));
   } catch (const OutOfMemory& error) {
-    raise_out_of_memory(device, error, bytes);
+    raise_out_of_memory(device, error);
   }
 }
 

@@ -101,15 +101,9 @@ struct RalHooks final : public at::PrivateUse1HooksInterface {
     Runtime& runtime = Runtime::get();
     c10::DeviceIndex found = -1;
     for (int i = 0; i < runtime.device_count(); ++i) {
-      runtime.any_device(static_cast<c10::DeviceIndex>(i))
-          .memory()
-          .visit(
-              [&](const Region& region) {
-                if (address >= region.address && address < region.address + region.length) {
-                  found = static_cast<c10::DeviceIndex>(i);
-                }
-              },
-              nullptr);
+      if (runtime.any_device(static_cast<c10::DeviceIndex>(i)).memory().owns(address)) {
+        found = static_cast<c10::DeviceIndex>(i);
+      }
     }
     TORCH_CHECK(found >= 0, "this address is in no region of a ral device");
     return {kRal, found};

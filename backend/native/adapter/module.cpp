@@ -8,8 +8,10 @@
 
 #include "alias.h"
 #include "events.h"
+#include "fallback_storm.h"
 #include "hooks.h"
 #include "manifest.h"
+#include "memory_bindings.h"
 #include "plugin_bindings.h"
 #include "python_backend.h"
 #include "router.h"
@@ -79,6 +81,37 @@ py::dict describe_device(int index) {
   return row;
 }
 
+const char* route_of(const Decision& decision) {
+  if (decision.kernel != nullptr) {
+    return "native";
+  }
+  return decision.device->host_addressable() ? "reference" : "cpu";
+}
+
+py::list dispatch_records() {
+  py::list rows;
+  visit_decisions([&](const Operator& op, const Decision& decision) {
+    const auto relaxed = std::memory_order_relaxed;
+    py::dict row;
+    row["op"] = op.name().text();
+    row["device"] = c10::str(decision.device->torch_device());
+    row["vendor"] = decision.device->info().vendor.name;
+    row["dtypes"] = dtype_names(decision.shape.dtypes);
+    row["rank"] = decision.shape.rank;
+    row["contiguous"] = decision.shape.contiguous;
+    row["route"] = route_of(decision);
+    row["kernel"] = decision.kernel != nullptr ? py::object(py::str(decision.kernel->name().text())) : py::none();
+    row["reasons"] = decision.kernel != nullptr ? decision.refused() : decision.reasons.text();
+    row["launches"] = decision.launches.load(relaxed);
+    row["fallbacks"] = decision.fallbacks.load(relaxed);
+    row["bytes_copied"] = decision.bytes_copied.load(relaxed);
+    row["syncs_forced"] = decision.syncs_forced.load(relaxed);
+    row["fallback_ns"] = decision.fallback_ns.load(relaxed);
+    rows.append(row);
+  });
+  return rows;
+}
+
 py::dict device_model(int index) {
   const DeviceModel model = Runtime::get().device(static_cast<c10::DeviceIndex>(index)).pipelines().model();
   py::dict result;
@@ -130,33 +163,20 @@ PYBIND11_MODULE(_adapter, m) {
       py::arg("index"));
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
+  m.def("dispatch_records", &ral::dispatch_records);
+  m.def("fallback_thresholds", [] {
+    const ral::StormThresholds thresholds = ral::storm_thresholds();
+    return py::make_tuple(thresholds.warn, thresholds.shout);
+  });
+  m.def(
+      "set_fallback_thresholds", [](double warn, double shout) { ral::set_storm_thresholds({warn, shout}); },
+      py::arg("warn"), py::arg("shout"));
   m.def("device_model", &ral::device_model, py::arg("index"));
   m.def("set_device_model", &ral::set_device_model, py::arg("index"), py::kw_only(), py::arg("launch_ns"),
         py::arg("memory_bytes_per_s"), py::arg("copy_latency_ns"), py::arg("copy_bytes_per_s"));
   m.def("stop", &ral::stop_devices, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &ral::default_generator, py::arg("index"));
-  m.def(
-      "set_memory_limit",
-      [](int index, std::size_t bytes) {
-        ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)).memory().set_limit(bytes);
-      },
-      py::arg("index"), py::arg("bytes"));
-  m.def(
-      "empty_cache",
-      [](int index) {
-        return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().empty_cache();
-      },
-      py::arg("index"));
-  m.def(
-      "largest_free_block",
-      [](int index) {
-        return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().largest_free_block();
-      },
-      py::arg("index"));
-  m.def(
-      "check_memory",
-      [](int index) { return ral::Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)).memory().check(); },
-      py::arg("index"));
+  ral::bind_memory(m);
   m.def(
       "keep_device_file", [](const std::string& path) { ral::Runtime::get().keep_device_file(path); }, py::arg("path"));
   ral::bind_plugins(m);

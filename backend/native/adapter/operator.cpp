@@ -136,26 +136,44 @@ void Operator::adapt_arguments(Stack& stack) const {
                c10::IValue(std::vector<std::int64_t>{grad.size(1)}));
 }
 
-Operator& Operator::of(const c10::OperatorHandle& handle) {
-  struct Table {
-    std::shared_mutex mutex;
-    std::unordered_map<const void*, std::unique_ptr<Operator>> operators;
-  };
+namespace {
+
+struct Table {
+  std::shared_mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<Operator>> operators;
+};
+
+Table& all_operators() {
   static Immortal<Table> holder;
   static Table* const table = holder.emplace();
+  return *table;
+}
+
+}  // namespace
+
+Operator& Operator::of(const c10::OperatorHandle& handle) {
   thread_local std::unordered_map<const void*, Operator*> known;
   const void* key = &handle.schema();
   Operator*& cached = known[key];
   if (C10_LIKELY(cached != nullptr)) {
     return *cached;
   }
-  const std::unique_lock<std::shared_mutex> lock(table->mutex);
-  std::unique_ptr<Operator>& made = table->operators[key];
+  Table& table = all_operators();
+  const std::unique_lock<std::shared_mutex> lock(table.mutex);
+  std::unique_ptr<Operator>& made = table.operators[key];
   if (made == nullptr) {
     made = std::make_unique<Operator>(handle);
   }
   cached = made.get();
   return *made;
+}
+
+void Operator::visit_all(const std::function<void(const Operator&)>& visitor) {
+  Table& table = all_operators();
+  const std::shared_lock<std::shared_mutex> lock(table.mutex);
+  for (const auto& [key, op] : table.operators) {
+    visitor(*op);
+  }
 }
 
 }  // namespace ral

@@ -6,6 +6,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ class Operator {
 
   // The entry of an operator: found once a thread, made once a process.
   static Operator& of(const c10::OperatorHandle& handle);
+  // All that were ever found.
+  static void visit_all(const std::function<void(const Operator&)>& visitor);
 
   const c10::OperatorHandle& handle() const { return handle_; }
   // The operator whose CPU kernel does the work; another one than handle() for the two that exist for devices only.

@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "fallback_storm.h"
 #include "immortal.h"
 #include "python_backend.h"
 #include "run.h"
@@ -75,9 +76,11 @@ void fall_back(const Call& call, const Decision& decision, const std::string& re
   if (reason.empty()) {
     run_on_cpu(call.op(), call.device(), stack, launch, decision, decision.reasons);
   } else {
+    decision.set_refused("native: " + reason);
     const std::string rest = call.device().host_addressable() ? "" : "; reference: the memory is not the host's";
     run_on_cpu(call.op(), call.device(), stack, launch, decision, events::Name("native: " + reason + rest));
   }
+  watch_for_storm(call.device());
 }
 
 void launch_call(Call& call, Stack& stack) {
@@ -95,6 +98,7 @@ void launch_call(Call& call, Stack& stack) {
   events::Launch launch(op.name(), call.device().index(), call.device().current_stream_row());
   launch.set_route(route_name(plan->route));
   plan->decision->launches.fetch_add(1, std::memory_order_relaxed);
+  call.device().load().launches.fetch_add(1, std::memory_order_relaxed);
   if (plan->route == Route::kCpu) {
     fall_back(call, *plan->decision, reason, stack, launch);
     return;

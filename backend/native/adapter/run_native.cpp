@@ -155,17 +155,19 @@ class CallInC {
       begin(RAL_DOUBLE, 0, 1).as.d = value.toDouble();
     } else if (value.isString()) {
       begin(RAL_TEXT, 0, 1).as.text = value.toStringRef().c_str();
-    } else if (!value.isList() || !add_list(value.toListRef())) {
+    } else if (!value.isList() || !add_list(value)) {
       *reason = "an argument of type " + value.tagKind();
       return false;
     }
     return true;
   }
 
-  // Of integers and booleans, or of numbers of which one at least is floating point.
-  bool add_list(c10::ArrayRef<c10::IValue> list) {
+  // Numbers of any kind are floating point to a kernel, as a whole list.
+  bool add_list(const c10::IValue& value) {
+    const c10::ArrayRef<c10::IValue> list = value.toListRef();
+    const bool numbers = value.type()->expectRef<c10::ListType>().getElementType() == c10::NumberType::get();
     const auto whole = [](const c10::IValue& v) { return v.isInt() || v.isBool(); };
-    if (std::all_of(list.begin(), list.end(), whole)) {
+    if (!numbers && std::all_of(list.begin(), list.end(), whole)) {
       begin(RAL_INTS, ints_.size(), list.size());
       for (const c10::IValue& element : list) {
         ints_.push_back(element.isInt() ? element.toInt() : static_cast<std::int64_t>(element.toBool()));
@@ -222,6 +224,7 @@ class KernelWork final : public Work {
       }
       if (status_ != RAL_OK) {
         plan_->may_decline.store(true, std::memory_order_relaxed);
+        plan_->decision->set_refused("native: kernel declined (" + reason + ")");
         run_on_copies();
       }
       return;

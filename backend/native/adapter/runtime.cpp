@@ -7,20 +7,18 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "device_file.h"
 #include "generator.h"
 #include "immortal.h"
 #include "manifest.h"
+#include "memory_config.h"
 #include "secure.h"
 
 namespace ral {
 
 namespace {
-
-constexpr std::size_t kRegionBytes = std::size_t{64} << 20;
 
 thread_local c10::DeviceIndex current = 0;
 thread_local std::array<std::uint8_t, kDeviceSlots> current_streams{};
@@ -86,102 +84,14 @@ constexpr EventClock kEventClock = {event_ticks, event_ticks_at};
 
 }  // namespace
 
-// --- memory events
-// -----------------------------------------------------------------------------------------------------
-
-void MemoryEvents::emit_region(std::uint32_t sessions, const Region& region, std::uint8_t flags) noexcept {
-  trace::Record record = trace::make_record(trace::Kind::kRegion, 0, device_);
-  record.bytes = static_cast<std::int64_t>(region.length);
-  record.arg0 = region.address;
-  record.arg1 = region.handle;
-  record.flags = flags;
-  record.start_ticks = record.end_ticks = events::now();
-  events::writer->emit_to(sessions, record);
-}
-
-void MemoryEvents::emit_block(std::uint32_t sessions, const Block& block, std::uint8_t flags) noexcept {
-  const std::uint32_t op = flags == 0 ? events::user_op(0) : 0;
-  trace::Record record = trace::make_record(trace::Kind::kAlloc, op, device_);
-  record.bytes = static_cast<std::int64_t>(block.size);
-  record.arg0 = block.address;
-  record.arg1 = block.requested;
-  record.flags = flags;
-  record.start_ticks = record.end_ticks = events::now();
-  events::writer->emit_to(sessions, record);
-}
-
-void MemoryEvents::opened(const Region& region) noexcept {
-  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed);
-  regions_.push_back({region.handle, sessions});
-  if (sessions != 0) {
-    emit_region(sessions, region, 0);
-  }
-}
-
-void MemoryEvents::closed(const Region& region) noexcept {
-  const auto known =
-      std::find_if(regions_.begin(), regions_.end(), [&](const Known& k) { return k.handle == region.handle; });
-  if (known == regions_.end()) {
-    return;
-  }
-  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed) & known->announced;
-  regions_.erase(known);
-  if (sessions != 0) {
-    emit_region(sessions, region, trace::kClosed);
-  }
-}
-
-void MemoryEvents::allocated(Block& block) noexcept {
-  if (events::on()) {
-    const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed);
-    block.announced = sessions;
-    emit_block(sessions, block, 0);
-  }
-}
-
-// A recording that was never told of the block is not told of its end either.
-void MemoryEvents::freed(const Block& block) noexcept {
-  const std::uint32_t sessions = events::writer->sessions->load(std::memory_order_relaxed) & block.announced;
-  if (sessions != 0) {
-    trace::Record record = trace::make_record(trace::Kind::kFree, 0, device_);
-    record.bytes = static_cast<std::int64_t>(block.size);
-    record.arg0 = block.address;
-    record.arg1 = block.uses.load(std::memory_order_relaxed);
-    record.start_ticks = record.end_ticks = events::now();
-    events::writer->emit_to(sessions, record);
-  }
-}
-
-void MemoryEvents::announce(std::uint32_t sessions, const Region& region) noexcept {
-  for (Known& known : regions_) {
-    if (known.handle == region.handle && (sessions & ~known.announced) != 0) {
-      emit_region(sessions & ~known.announced, region, trace::kBeforeTrace);
-      known.announced |= sessions;
-    }
-  }
-}
-
-void MemoryEvents::announce(std::uint32_t sessions, Block& block) noexcept {
-  if (block.used && (sessions & ~block.announced) != 0) {
-    emit_block(sessions & ~block.announced, block, trace::kBeforeTrace);
-    block.announced |= sessions;
-  }
-}
-
-void MemoryEvents::forget_ended(std::uint32_t remaining) noexcept {
-  for (Known& known : regions_) {
-    known.announced &= remaining;
-  }
-}
-
 // --- device
 // ------------------------------------------------------------------------------------------------------------
 
 Device::Device(const DeviceInfo& info)
     : info_(info),
       memory_events_(static_cast<std::int8_t>(info.index)),
-      memory_({info.vendor.memory_bytes, kRegionBytes, info.vendor.max_regions, info.vendor.alignment},
-              info.source->regions(info.vendor_index, info.vendor.alignment), &memory_events_),
+      memory_(memory_config(info.vendor), info.source->regions(info.vendor_index, info.vendor.alignment),
+              &memory_events_, &pipelines_),
       pipelines_(info.vendor.model, kEventClock, worker_hooks(info.index)),
       kernels_(&VendorKernels::of(info.vendor.name)),
       vendor_name_(info.vendor.name),
@@ -257,15 +167,8 @@ void Device::describe(std::uint32_t sessions) {
 }
 
 void Device::forget_ended(std::uint32_t remaining) {
-  bool first = true;
-  memory_.visit(
-      [&](const Region&) {
-        if (first) {
-          memory_events_.forget_ended(remaining);
-        }
-        first = false;
-      },
-      [&](Block& block) { block.announced &= remaining; });
+  memory_.visit([&](const Region& region) { memory_events_.forget_ended(remaining, region); },
+                [&](Block& block) { block.announced &= remaining; });
 }
 
 // --- runtime

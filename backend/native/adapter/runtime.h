@@ -17,6 +17,7 @@
 #include "devices.h"
 #include "events.h"
 #include "hotplug.h"
+#include "memory_events.h"
 #include "pipelines.h"
 
 namespace ral {
@@ -29,32 +30,6 @@ constexpr std::uint8_t stream_row(std::uint8_t number, Pipeline pipeline) {
 
 class VendorKernels;
 
-// Turns what an allocator does into events, and knows which recording has been told of which region.
-class MemoryEvents final : public AllocatorObserver {
- public:
-  explicit MemoryEvents(std::int8_t device) : device_(device) {}
-  void opened(const Region& region) noexcept override;
-  void closed(const Region& region) noexcept override;
-  void allocated(Block& block) noexcept override;
-  void freed(const Block& block) noexcept override;
-
-  // Tells sessions that have just begun of all that was there before; under the allocator's lock (from visit()).
-  void announce(std::uint32_t sessions, const Region& region) noexcept;
-  void announce(std::uint32_t sessions, Block& block) noexcept;
-  void forget_ended(std::uint32_t remaining) noexcept;
-
- private:
-  struct Known {
-    std::uint64_t handle;
-    std::uint32_t announced;
-  };
-  void emit_region(std::uint32_t sessions, const Region& region, std::uint8_t flags) noexcept;
-  void emit_block(std::uint32_t sessions, const Block& block, std::uint8_t flags) noexcept;
-
-  std::int8_t device_;
-  std::vector<Known> regions_;
-};
-
 class Device {
  public:
   explicit Device(const DeviceInfo& info);
@@ -63,6 +38,7 @@ class Device {
   std::int8_t index() const { return static_cast<std::int8_t>(info_.index); }
   c10::Device torch_device() const { return {kRal, static_cast<c10::DeviceIndex>(info_.index)}; }
   RegionAllocator& memory() { return memory_; }
+  MemoryEvents& memory_events() { return memory_events_; }
   Pipelines& pipelines() { return pipelines_; }
   Stream& stream(std::uint8_t number) { return pipelines_.stream(number); }
   // The calling thread's.
@@ -71,6 +47,13 @@ class Device {
   // Raises where the storage does not hold that many bytes, or lies on another device; counts the use.
   void check_access(const c10::Storage& storage, std::size_t bytes);
   void touch(const c10::Storage& storage) noexcept;
+  // How many calls were routed to it, how many of them fell back to the CPU, and how loudly that was said.
+  struct Load {
+    std::atomic<std::uint64_t> launches{0};
+    std::atomic<std::uint64_t> fallbacks{0};
+    std::atomic<int> said{0};
+  };
+  Load& load() { return load_; }
   // Raises what a kernel threw since the last time somebody looked.
   void raise_failure();
   VendorKernels& kernels() const { return *kernels_; }
@@ -95,6 +78,7 @@ class Device {
   Pipelines pipelines_;
   std::atomic<unsigned> streams_made_{0};
   std::atomic<bool> online_{true};
+  Load load_;
   VendorKernels* kernels_;
   events::Name vendor_name_;
   at::Generator generator_;

@@ -7,7 +7,7 @@ namespace ral {
 ArenaRegions::ArenaRegions(std::uint64_t address, std::size_t length, std::size_t alignment)
     : alignment_(alignment), pieces_{{address, length, false}} {}
 
-std::optional<Region> ArenaRegions::reserve(std::size_t length) {
+std::optional<Range> ArenaRegions::reserve(std::size_t length, const Striping& striping) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::size_t size = (length + alignment_ - 1) / alignment_ * alignment_;
   const auto fits = [&](const Piece& piece) { return !piece.used && piece.length >= size; };
@@ -21,13 +21,12 @@ std::optional<Region> ArenaRegions::reserve(std::size_t length) {
   if (rest.length != 0) {
     pieces_.insert(found + 1, rest);
   }
-  return Region{address, address, length};  // an address is as good a handle as any here
+  return striped_range(address, length, striping, address);  // an address is as good a handle as any here
 }
 
-void ArenaRegions::release(const Region& region) noexcept {
+void ArenaRegions::release(const Range& range) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto piece =
-      std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.address == region.address; });
+  auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.address == range.address; });
   piece->used = false;
   if (const auto next = piece + 1; next != pieces_.end() && !next->used) {
     piece->length += next->length;

@@ -15,8 +15,8 @@ namespace ral {
 class ArenaRegions final : public RegionSource {
  public:
   ArenaRegions(std::uint64_t address, std::size_t length, std::size_t alignment);
-  std::optional<Region> reserve(std::size_t length) override;
-  void release(const Region& region) noexcept override;
+  std::optional<Range> reserve(std::size_t length, const Striping& striping) override;
+  void release(const Range& range) noexcept override;
 
  private:
   struct Piece {

@@ -56,7 +56,7 @@ class PluginRegions final : public RegionSource {
   PluginRegions(const ral_plugin& table, int index, std::size_t alignment)
       : table_(table), index_(index), alignment_(alignment) {}
 
-  std::optional<Region> reserve(std::size_t length) override {
+  std::optional<Range> reserve(std::size_t length, const Striping& striping) override {
     ral_region region{};
     region.struct_size = sizeof region;
     const int status = contained("reserve", [&] { return table_.reserve(index_, length, &region); });
@@ -65,10 +65,10 @@ class PluginRegions final : public RegionSource {
     if (!fits) {
       return std::nullopt;
     }
-    return Region{region.handle, region.address, region.length};
+    return striped_range(region.address, length, striping, region.handle);
   }
-  void release(const Region& region) noexcept override {
-    const ral_region given = {sizeof given, 0, region.handle, region.address, region.length};
+  void release(const Range& range) noexcept override {
+    const ral_region given = {sizeof given, 0, range.regions.front().handle, range.address, range.length};
     table_.release(index_, &given);
   }
 

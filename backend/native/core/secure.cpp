@@ -36,7 +36,7 @@ std::optional<Found> locate(const RegionAllocator& memory, std::uint64_t address
   memory.visit([](const Region&) {},
                [&](Block& block) {
                  if (address >= block.address && address - block.address < block.size) {
-                   found = Found{block.used, block.address, block.requested};
+                   found = Found{block.state == BlockState::kUsed, block.address, block.requested};
                  }
                });
   return found;

@@ -1,136 +1,11 @@
-// Element by element, with broadcasting, in chunks: operands that are not contiguous are gathered first, so that each
-// operator is one plain loop.
-#include <algorithm>
+// Arithmetic element by element in float32; add and its like also in integers.
 #include <cmath>
 
-#include "fastmath.h"
-#include "kernels.h"
+#include "chunks.h"
 
 namespace ral::sim {
 
 namespace {
-
-constexpr Index kChunk = 512;
-
-// Where one operand's numbers come from: a tensor's memory, or one number.
-struct Operand {
-  const float* data = nullptr;
-  float value = 0;
-};
-
-const float* gather(const Operand& operand, Index offset, Index stride, Index count, float* buffer) {
-  if (operand.data == nullptr) {
-    std::fill(buffer, buffer + count, operand.value);
-    return buffer;
-  }
-  const float* from = operand.data + offset;
-  if (stride == 1) {
-    return from;
-  }
-  if (stride == 0) {
-    std::fill(buffer, buffer + count, *from);
-  } else {
-    for (Index i = 0; i < count; ++i) {
-      buffer[i] = from[i * stride];
-    }
-  }
-  return buffer;
-}
-
-void scatter(const float* from, float* to, Index stride, Index count) {
-  for (Index i = 0; i < count; ++i) {
-    to[i * stride] = from[i];
-  }
-}
-
-// chunk(inputs, output, count, numbers)
-using Chunk = void (*)(const float* const* in, float* out, Index count, const float* numbers);
-
-template <std::size_t N>
-int apply(const ral_call* call, Chunk chunk, const float* numbers = nullptr) {
-  const ral_tensor& out = call->outputs[0];
-  Loops<N + 1> loops(out.ndim, out.sizes);
-  std::array<Operand, N> operands;
-  loops.add(N, out);
-  std::vector<Index> largest(static_cast<std::size_t>(out.ndim), 1);
-  for (std::size_t n = 0; n < N; ++n) {
-    const ral_value& value = call->args[n];
-    if (is_number(value)) {
-      operands[n].value = static_cast<float>(number(value));
-      loops.add_number(n);
-      continue;
-    }
-    if (!is_tensor(value) || value.as.tensors->dtype != RAL_FLOAT32) {
-      return decline(call, "an operand that is no float32 tensor");
-    }
-    const ral_tensor& t = *value.as.tensors;
-    operands[n].data = floats(t);
-    if (!loops.add(n, t)) {
-      return decline(call, "the output's shape is not the operands'");
-    }
-    for (int d = 0; d < t.ndim; ++d) {
-      Index& size = largest[static_cast<std::size_t>(out.ndim - t.ndim + d)];
-      size = t.sizes[d] != 1 ? t.sizes[d] : size;
-    }
-  }
-  if (out.dtype != RAL_FLOAT32 || !std::equal(largest.begin(), largest.end(), out.sizes)) {
-    return decline(call, "the output's dtype or shape is not the operands'");
-  }
-  loops.run([&](Index count, const std::array<Index, N + 1>& offsets, const std::array<Index, N + 1>& strides) {
-    float buffers[N + 1][kChunk];
-    for (Index begin = 0; begin < count; begin += kChunk) {
-      const Index length = std::min(kChunk, count - begin);
-      const float* in[N];
-      for (std::size_t n = 0; n < N; ++n) {
-        in[n] = gather(operands[n], offsets[n] + begin * strides[n], strides[n], length, buffers[n]);
-      }
-      float* to = floats(out) + offsets[N] + begin * strides[N];
-      if (strides[N] == 1) {
-        chunk(in, to, length, numbers);
-      } else {
-        chunk(in, buffers[N], length, numbers);
-        scatter(buffers[N], to, strides[N], length);
-      }
-    }
-  });
-  return RAL_OK;
-}
-
-// a, b, c: the operands' elements; numbers[i]: what the operator takes as plain numbers.
-#define CHUNK1(name, expression)                                                              \
-  RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    (void)numbers;                                                                            \
-    const float* pa = in[0];                                                                  \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
-      const float a = pa[i];                                                                  \
-      out[i] = (expression);                                                                  \
-    }                                                                                         \
-  }
-#define CHUNK2(name, expression)                                                              \
-  RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    (void)numbers;                                                                            \
-    const float* pa = in[0];                                                                  \
-    const float* pb = in[1];                                                                  \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
-      const float a = pa[i];                                                                  \
-      const float b = pb[i];                                                                  \
-      out[i] = (expression);                                                                  \
-    }                                                                                         \
-  }
-#define CHUNK3(name, expression)                                                              \
-  RAL_WIDE void name(const float* const* in, float* out, Index count, const float* numbers) { \
-    const float* pa = in[0];                                                                  \
-    const float* pb = in[1];                                                                  \
-    const float* pc = in[2];                                                                  \
-    const float value = numbers[0];                                                           \
-    (void)value;                                                                              \
-    _Pragma("GCC ivdep") for (Index i = 0; i < count; ++i) {                                  \
-      const float a = pa[i];                                                                  \
-      const float b = pb[i];                                                                  \
-      const float c = pc[i];                                                                  \
-      out[i] = (expression);                                                                  \
-    }                                                                                         \
-  }
 
 CHUNK1(neg_chunk, -a)
 CHUNK1(abs_chunk, a < 0 ? -a : a + 0.0f)
@@ -138,19 +13,22 @@ CHUNK1(exp_chunk, fast_exp(a))
 CHUNK1(sqrt_chunk, __builtin_sqrtf(a))
 CHUNK1(rsqrt_chunk, 1.0f / __builtin_sqrtf(a))
 CHUNK1(reciprocal_chunk, 1.0f / a)
-CHUNK1(tanh_chunk, fast_tanh(a))
-CHUNK1(sigmoid_chunk, fast_sigmoid(a))
+
 CHUNK1(relu_chunk, a < 0 ? 0.0f : a)
-CHUNK1(silu_chunk, a* fast_sigmoid(a))
-CHUNK1(log_chunk, std::log(a))
+
+CHUNK1(log_chunk, fast_log(a))
 CHUNK1(sin_chunk, std::sin(a))
 CHUNK1(cos_chunk, std::cos(a))
+CHUNK1(floor_chunk, std::floor(a))
+CHUNK1(ceil_chunk, std::ceil(a))
+CHUNK1(sign_chunk, a > 0 ? 1.0f : a < 0 ? -1.0f : 0.0f)
+CHUNK1(erf_chunk, fast_erf(a))
+CHUNK1(log1p_chunk, std::log1p(a))
+CHUNK1(expm1_chunk, std::expm1(a))
 CHUNK1(square_chunk, a* a)
 CHUNK1(cube_chunk, a * a * a)
 CHUNK1(copy_chunk, a)
 CHUNK1(clamp_chunk, a<numbers[0] ? numbers[0] : a> numbers[1] ? numbers[1] : a)
-CHUNK1(gelu_chunk, 0.5f * a * (1.0f + fast_erf(a * 0.70710678f)))
-CHUNK1(gelu_tanh_chunk, 0.5f * a * (1.0f + fast_tanh(0.79788456f * (a + 0.044715f * a * a * a))))
 
 CHUNK2(add_chunk, a + b)
 CHUNK2(add_scaled_chunk, a + numbers[0] * b)
@@ -159,35 +37,10 @@ CHUNK2(div_chunk, a / b)
 CHUNK2(pow_chunk, std::pow(a, b))
 CHUNK2(maximum_chunk, a != a || a > b ? a : b)
 CHUNK2(minimum_chunk, a != a || a < b ? a : b)
-CHUNK2(threshold_backward_chunk, b <= numbers[0] ? 0.0f : a)
-CHUNK2(tanh_backward_chunk, a * (1.0f - b * b))
-CHUNK2(sigmoid_backward_chunk, a * b * (1.0f - b))
-
-float gelu_slope(float x) {
-  return 0.5f * (1.0f + fast_erf(x * 0.70710678f)) + x * 0.39894228f * fast_exp(-0.5f * x * x);
-}
-
-float gelu_tanh_slope(float x) {
-  const float t = fast_tanh(0.79788456f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.79788456f * (1.0f + 0.134145f * x * x);
-}
-
-float silu_slope(float x) {
-  const float s = fast_sigmoid(x);
-  return s * (1.0f + x * (1.0f - s));
-}
-
-CHUNK2(gelu_backward_chunk, a* gelu_slope(b))
-CHUNK2(gelu_tanh_backward_chunk, a* gelu_tanh_slope(b))
-CHUNK2(silu_backward_chunk, a* silu_slope(b))
 
 CHUNK3(addcmul_chunk, a + value * b * c)
 CHUNK3(addcdiv_chunk, a + value * (b / c))
 CHUNK3(lerp_chunk, c<0.5f && c> - 0.5f ? a + c * (b - a) : b - (b - a) * (1.0f - c))
-
-bool is_text(const ral_value& value, const char* text) {
-  return value.tag == RAL_TEXT && std::strcmp(value.as.text, text) == 0;
-}
 
 }  // namespace
 
@@ -195,38 +48,45 @@ bool is_text(const ral_value& value, const char* text) {
 
 using namespace ral::sim;
 
-#define UNARY(name) \
-  RAL_KERNEL ral_sim_##name(const ral_call* call) { return apply<1>(call, name##_chunk); }
-#define BINARY(name) \
-  RAL_KERNEL ral_sim_##name(const ral_call* call) { return apply<2>(call, name##_chunk); }
+#define WITH_INTEGERS(operands, name, op)                                                                        \
+  RAL_KERNEL ral_sim_##name(const ral_call* call) {                                                              \
+    return has_integer_output(call) ? apply_integers(call, IntegerOp::op) : apply<operands>(call, name##_chunk); \
+  }
 
-UNARY(neg)
-UNARY(abs)
+WITH_INTEGERS(1, neg, kNeg)
+WITH_INTEGERS(1, abs, kAbs)
+WITH_INTEGERS(1, relu, kRelu)
+WITH_INTEGERS(2, mul, kMul)
+WITH_INTEGERS(2, maximum, kMaximum)
+WITH_INTEGERS(2, minimum, kMinimum)
+
 UNARY(exp)
+UNARY(floor)
+UNARY(ceil)
+UNARY(sign)
+UNARY(erf)
+UNARY(log1p)
+UNARY(expm1)
 UNARY(log)
 UNARY(sin)
 UNARY(cos)
 UNARY(sqrt)
 UNARY(rsqrt)
 UNARY(reciprocal)
-UNARY(tanh)
-UNARY(sigmoid)
-UNARY(relu)
-UNARY(silu)
-BINARY(mul)
-BINARY(maximum)
-BINARY(minimum)
-BINARY(tanh_backward)
-BINARY(sigmoid_backward)
-BINARY(silu_backward)
 
 // (self, other, alpha)
 RAL_KERNEL ral_sim_add(const ral_call* call) {
+  if (has_integer_output(call)) {
+    return apply_integers(call, number(argument(call, 2), 1.0) == 1.0 ? IntegerOp::kAdd : IntegerOp::kAddScaled);
+  }
   const auto alpha = static_cast<float>(number(argument(call, 2), 1.0));
   return apply<2>(call, alpha == 1.0f ? add_chunk : add_scaled_chunk, &alpha);
 }
 
 RAL_KERNEL ral_sim_sub(const ral_call* call) {
+  if (has_integer_output(call)) {
+    return apply_integers(call, number(argument(call, 2), 1.0) == 1.0 ? IntegerOp::kSub : IntegerOp::kSubScaled);
+  }
   const auto alpha = static_cast<float>(-number(argument(call, 2), 1.0));
   return apply<2>(call, add_scaled_chunk, &alpha);
 }
@@ -261,28 +121,15 @@ RAL_KERNEL ral_sim_clamp(const ral_call* call) {
   if (is_tensor(argument(call, 1)) || is_tensor(argument(call, 2))) {
     return decline(call, "limits that are tensors");
   }
+  if (has_integer_output(call)) {
+    return apply_integers(call, IntegerOp::kClamp);
+  }
   const float limits[2] = {static_cast<float>(number(argument(call, 1), -INFINITY)),
                            static_cast<float>(number(argument(call, 2), INFINITY))};
   if (limits[0] != limits[0] || limits[1] != limits[1] || limits[0] > limits[1]) {
     return decline(call, "limits that are not in order");
   }
   return apply<1>(call, clamp_chunk, limits);
-}
-
-// (self, approximate)
-RAL_KERNEL ral_sim_gelu(const ral_call* call) {
-  return apply<1>(call, is_text(argument(call, 1), "tanh") ? gelu_tanh_chunk : gelu_chunk);
-}
-
-// (grad, self, approximate)
-RAL_KERNEL ral_sim_gelu_backward(const ral_call* call) {
-  return apply<2>(call, is_text(argument(call, 2), "tanh") ? gelu_tanh_backward_chunk : gelu_backward_chunk);
-}
-
-// (grad, self, threshold)
-RAL_KERNEL ral_sim_threshold_backward(const ral_call* call) {
-  const auto threshold = static_cast<float>(number(argument(call, 2)));
-  return apply<2>(call, threshold_backward_chunk, &threshold);
 }
 
 // (self, tensor1, tensor2, value)

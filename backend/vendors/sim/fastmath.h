@@ -1,4 +1,4 @@
-// exp, tanh and erf without a call, so that loops over them become vector code. Within 2-3 ulp of float32.
+// exp, log, tanh and erf without a call, so that loops over them become vector code. Within 2-3 ulp of float32.
 #pragma once
 
 #include <cmath>
@@ -66,6 +66,49 @@ inline float fast_erf(float x) {
   return c * p / q;
 }
 
+// x = m * 2^e with m in [sqrt(1/2), sqrt(2)); a polynomial for log(m).
+inline float fast_log(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  const float scaled = tiny ? x * 8388608.0f : x;
+  std::int32_t bits;
+  std::memcpy(&bits, &scaled, sizeof bits);
+  const std::int32_t shift = (bits - 0x3F3504F3) >> 23;
+  const std::int32_t mantissa = bits - (shift << 23);
+  float m;
+  std::memcpy(&m, &mantissa, sizeof m);
+  const float e = static_cast<float>(shift) - (tiny ? 23.0f : 0.0f);
+  const float r = m - 1.0f;
+  const float z = r * r;
+  float p = 7.0376836292e-2f;
+  p = p * r - 1.1514610310e-1f;
+  p = p * r + 1.1676998740e-1f;
+  p = p * r - 1.2420140846e-1f;
+  p = p * r + 1.4249322787e-1f;
+  p = p * r - 1.6668057665e-1f;
+  p = p * r + 2.0000714765e-1f;
+  p = p * r - 2.4999993993e-1f;
+  p = p * r + 3.3333331174e-1f;
+  const float result = r + (p * r * z + e * -2.12194440e-4f - 0.5f * z) + e * 0.693359375f;
+  const float finite = x == INFINITY ? x : result;
+  return x > 0 ? finite : x == 0 ? -INFINITY : NAN;
+}
+
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+
+// exp(x) - 1: near 0 by its series, which keeps all digits.
+inline float expm1_of(float x) {
+  const float series = x * (1.0f + x * (0.5f + x * (0.16666667f + x * (0.041666668f + x * 0.008333334f))));
+  return x > -0.1f && x < 0.1f ? series : fast_exp(x) - 1.0f;
+}
+
+// log(1 + exp(x)). What 1 + exp(x) loses in rounding is added again.
+inline float log1p_exp(float x) {
+  const float e = fast_exp(x);
+  const float sum = 1.0f + e;
+  return x > 80.0f ? x : fast_log(sum) + (e - (sum - 1.0f)) / sum;
+}
+
+// x, but no less than 0 and no more than `high`.
+inline float clamped(float x, float high) { return x < 0 ? 0.0f : x > high ? high : x; }
 
 }  // namespace ral::sim

@@ -1,30 +1,50 @@
-// Moving whole rows: embedding, concatenation; and the loss that picks one number a row.
+// Moving whole rows: embedding, concatenation; and picking and adding single numbers by their indices.
 #include <algorithm>
 
-#include "kernels.h"
+#include "indices.h"
 
 namespace ral::sim {
+
+namespace {
+
+template <class T>
+void copy_run(const std::uint8_t* from, Index from_stride, std::uint8_t* to, Index to_stride, Index count) {
+  const auto* source = reinterpret_cast<const T*>(from);
+  auto* target = reinterpret_cast<T*>(to);
+  for (Index i = 0; i < count; ++i) {
+    target[i * to_stride] = source[i * from_stride];
+  }
+}
+
+using CopyRun = void (*)(const std::uint8_t*, Index, std::uint8_t*, Index, Index);
+
+CopyRun copy_run_of(int size) {
+  return size == 8   ? copy_run<std::uint64_t>
+         : size == 4 ? copy_run<std::uint32_t>
+         : size == 2 ? copy_run<std::uint16_t>
+                     : copy_run<std::uint8_t>;
+}
+
+}  // namespace
 
 void copy_strided(const ral_tensor& from, void* to, const Index* to_strides, int size) {
   Loops<2> loops(from.ndim, from.sizes);
   loops.add(0, from);
   loops.set_strides(1, std::vector<Index>(to_strides, to_strides + from.ndim));
+  loops.order_by(1);
+  const CopyRun copy = copy_run_of(size);
   loops.run([&](Index count, const std::array<Index, 2>& offsets, const std::array<Index, 2>& inner) {
     const std::uint8_t* source = bytes(from) + offsets[0] * size;
     auto* target = static_cast<std::uint8_t*>(to) + offsets[1] * size;
     if (inner[0] == 1 && inner[1] == 1) {
       std::memcpy(target, source, static_cast<std::size_t>(count * size));
-      return;
-    }
-    for (Index i = 0; i < count; ++i) {
-      std::memcpy(target + i * inner[1] * size, source + i * inner[0] * size, static_cast<std::size_t>(size));
+    } else {
+      copy(source, inner[0], target, inner[1], count);
     }
   });
 }
 
-namespace {
-
-// An index tensor of one dimension at most, as numbers.
+// All numbers of an index tensor, in order.
 bool read_indices(const ral_tensor& t, std::vector<Index>* indices) {
   if (t.dtype != RAL_INT64 && t.dtype != RAL_INT32) {
     return false;
@@ -39,8 +59,6 @@ bool read_indices(const ral_tensor& t, std::vector<Index>* indices) {
   });
   return true;
 }
-
-}  // namespace
 
 }  // namespace ral::sim
 
@@ -87,13 +105,16 @@ RAL_KERNEL ral_sim_embedding_backward(const ral_call* call) {
   const ral_tensor& grad = tensor(call, 0);
   const ral_tensor& out = call->outputs[0];
   std::vector<Index> indices;
-  if (integer(argument(call, 4)) != 0 || !contiguous(grad) || !read_indices(tensor(call, 1), &indices)) {
-    return decline(call, "scaling by frequency, or a gradient that is not contiguous");
+  if (integer(argument(call, 4)) != 0 || !is_floating(grad.dtype) || grad.ndim == 0 ||
+      !read_indices(tensor(call, 1), &indices)) {
+    return decline(call, "scaling by frequency, or indices that are not integers");
   }
+  const FloatsIn grads(grad);
+  FloatsOut sums(out);
   const Index rows = integer(argument(call, 2));
   const Index padding = integer(argument(call, 3));
   const Index width = grad.sizes[grad.ndim - 1];
-  std::fill(floats(out), floats(out) + rows * width, 0.0f);
+  std::fill(sums.data(), sums.data() + rows * width, 0.0f);
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0 || indices[i] >= rows) {
       return fail(call, "index out of range in self");
@@ -101,12 +122,13 @@ RAL_KERNEL ral_sim_embedding_backward(const ral_call* call) {
     if (indices[i] == padding) {
       continue;
     }
-    float* to = floats(out) + indices[i] * width;
-    const float* from = floats(grad) + static_cast<Index>(i) * width;
+    float* to = sums.data() + indices[i] * width;
+    const float* from = grads + static_cast<Index>(i) * width;
     for (Index j = 0; j < width; ++j) {
       to[j] += from[j];
     }
   }
+  sums.commit();
   return RAL_OK;
 }
 
@@ -152,95 +174,105 @@ RAL_KERNEL ral_sim_cat(const ral_call* call) {
 
 namespace {
 
-enum Reduction { kNone = 0, kMean = 1, kSum = 2 };
-
-struct Loss {
-  Index rows = 0;
-  Index classes = 0;
-  Index row_stride = 0;
-  Index class_stride = 0;
-  Index ignored = 0;
-  Index reduction = kMean;
-  std::vector<Index> targets;
-};
-
-// (…, self, target, weight, reduction, ignore_index), beginning at argument `first`
-int read_loss(const ral_call* call, int first, Loss* loss) {
-  const ral_tensor& x = tensor(call, first);
-  if (is_tensor(argument(call, first + 2)) || x.ndim < 1 || x.ndim > 2 ||
-      !read_indices(tensor(call, first + 1), &loss->targets)) {
-    return decline(call, "weights, or targets that are not integers");
+// Calls body(place in the indexed tensor, place in `source`, index) for each element of `index`, along `dim`; a place is
+// an offset. `source` has at least the sizes of `index`.
+template <class Body>
+int for_each_index(const ral_call* call, const ral_tensor& indexed, int dim, const ral_tensor& index,
+                   const ral_tensor& source, Body&& body) {
+  std::vector<Index> steps(indexed.strides, indexed.strides + indexed.ndim);
+  if (indexed.ndim > 0) {
+    steps[static_cast<std::size_t>(dim)] = 0;
   }
-  loss->rows = x.ndim == 2 ? x.sizes[0] : 1;
-  loss->row_stride = x.ndim == 2 ? x.strides[0] : 0;
-  loss->classes = x.sizes[x.ndim - 1];
-  loss->class_stride = x.strides[x.ndim - 1];
-  loss->reduction = integer(argument(call, first + 3));
-  loss->ignored = integer(argument(call, first + 4));
-  if (static_cast<Index>(loss->targets.size()) != loss->rows) {
-    return decline(call, "another number of targets than rows");
-  }
-  for (const Index target : loss->targets) {
-    if (target != loss->ignored && (target < 0 || target >= loss->classes)) {
-      std::snprintf(call->reason, call->reason_size, "Target %lld is out of bounds.", static_cast<long long>(target));
-      return RAL_FAILED;
+  const Index step = indexed.ndim > 0 ? indexed.strides[dim] : 0;
+  const Index size = indexed.ndim > 0 ? indexed.sizes[dim] : 1;
+  Loops<3> loops(index.ndim, index.sizes);
+  loops.set_strides(0, std::move(steps));
+  loops.add(1, index);
+  loops.set_strides(2, {source.strides, source.strides + source.ndim});
+  bool inside = true;
+  loops.run([&](Index count, const auto& offsets, const auto& strides) {
+    for (Index i = 0; i < count && inside; ++i) {
+      const Index at = longs(index)[offsets[1] + i * strides[1]];
+      inside = at >= 0 && at < size;
+      if (inside) {
+        body(offsets[0] + i * strides[0] + at * step, offsets[2] + i * strides[2]);
+      }
     }
+  });
+  return inside ? RAL_OK : fail(call, "index out of bounds");
+}
+
+bool indexes(const ral_tensor& indexed, int dim, const ral_tensor& index, const ral_tensor& source) {
+  bool fits = index.dtype == RAL_INT64 && index.ndim == indexed.ndim && source.ndim == index.ndim && dim >= 0 &&
+              dim < std::max(indexed.ndim, 1);
+  for (int d = 0; fits && d < index.ndim; ++d) {
+    fits = index.sizes[d] <= source.sizes[d] && (d == dim || index.sizes[d] <= indexed.sizes[d]);
   }
-  return RAL_OK;
+  return fits;
+}
+
+void copy_element(std::uint8_t* to, Index to_at, const std::uint8_t* from, Index from_at, int size) {
+  std::memcpy(to + to_at * size, from + from_at * size, static_cast<std::size_t>(size));
+}
+
+// What an operator that writes into a copy of its first argument begins with.
+void copy_first(const ral_call* call) {
+  const ral_tensor& out = call->outputs[0];
+  if (out.data != tensor(call, 0).data) {
+    copy_strided(tensor(call, 0), out.data, out.strides, item_size(out.dtype));
+  }
+}
+
+int dimension(const ral_call* call, const ral_tensor& t) {
+  return static_cast<int>(wrapped(integer(argument(call, 1)), std::max(t.ndim, 1)));
 }
 
 }  // namespace
 
-// (self, target, weight, reduction, ignore_index) → output, total_weight
-RAL_KERNEL ral_sim_nll_loss(const ral_call* call) {
-  Loss loss;
-  if (const int status = read_loss(call, 0, &loss); status != RAL_OK) {
-    return status;
-  }
+// (self, dim, index, sparse_grad)
+RAL_KERNEL ral_sim_gather(const ral_call* call) {
+  const ral_tensor& in = tensor(call, 0);
+  const ral_tensor& index = tensor(call, 2);
   const ral_tensor& out = call->outputs[0];
-  const bool each = loss.reduction == kNone && tensor(call, 0).ndim == 2;
-  if (numel(out) != (each ? loss.rows : 1) || !contiguous(out) || numel(call->outputs[1]) != 1) {
-    return decline(call, "an output of another shape");
+  const int size = item_size(in.dtype);
+  if (!indexes(in, dimension(call, in), index, out) || in.dtype != out.dtype || size == 0 || !same_sizes(index, out)) {
+    return decline(call, "indices that do not fit the tensor");
   }
-  double sum = 0;
-  Index counted = 0;
-  for (Index row = 0; row < loss.rows; ++row) {
-    const Index target = loss.targets[static_cast<std::size_t>(row)];
-    const bool counts = target != loss.ignored;
-    const float picked = counts ? -floats(tensor(call, 0))[row * loss.row_stride + target * loss.class_stride] : 0.0f;
-    sum += static_cast<double>(picked);
-    counted += counts ? 1 : 0;
-    if (each) {
-      floats(out)[row] = picked;
-    }
-  }
-  if (!each) {
-    floats(out)[0] = static_cast<float>(loss.reduction == kMean ? sum / static_cast<double>(counted) : sum);
-  }
-  floats(call->outputs[1])[0] = each ? 0.0f : static_cast<float>(counted);
-  return RAL_OK;
+  return for_each_index(call, in, dimension(call, in), index, out, [&](Index from, Index to) {
+    copy_element(static_cast<std::uint8_t*>(out.data), to, bytes(in), from, size);
+  });
 }
 
-// (grad_output, self, target, weight, reduction, ignore_index, total_weight)
-RAL_KERNEL ral_sim_nll_loss_backward(const ral_call* call) {
-  Loss loss;
-  if (const int status = read_loss(call, 1, &loss); status != RAL_OK) {
-    return status;
-  }
-  const ral_tensor& grad = tensor(call, 0);
+// (self, dim, index, src)
+RAL_KERNEL ral_sim_scatter_add(const ral_call* call) {
+  const ral_tensor& index = tensor(call, 2);
+  const ral_tensor& source = tensor(call, 3);
   const ral_tensor& out = call->outputs[0];
-  const bool each = loss.reduction == kNone && tensor(call, 1).ndim == 2;
-  if (!same_sizes(out, tensor(call, 1)) || !contiguous(out) || numel(grad) != (each ? loss.rows : 1)) {
-    return decline(call, "an output of another shape");
+  if (!indexes(out, dimension(call, out), index, source) || out.dtype != RAL_FLOAT32 || source.dtype != RAL_FLOAT32 ||
+      !same_sizes(out, tensor(call, 0))) {
+    return decline(call, "indices that do not fit the tensor, or a dtype other than float32");
   }
-  std::fill(floats(out), floats(out) + numel(out), 0.0f);
-  const float scale = loss.reduction == kMean ? 1.0f / floats(tensor(call, 6))[0] : 1.0f;
-  for (Index row = 0; row < loss.rows; ++row) {
-    const Index target = loss.targets[static_cast<std::size_t>(row)];
-    if (target != loss.ignored) {
-      const Index at = each ? row * grad.strides[0] : 0;
-      floats(out)[row * loss.classes + target] = -floats(grad)[at] * scale;
-    }
+  copy_first(call);
+  return for_each_index(call, out, dimension(call, out), index, source,
+                        [&](Index to, Index from) { floats(out)[to] += floats(source)[from]; });
+}
+
+// (self, dim, index, src or value)
+RAL_KERNEL ral_sim_scatter(const ral_call* call) {
+  const ral_tensor& index = tensor(call, 2);
+  const ral_tensor& out = call->outputs[0];
+  const ral_value& what = argument(call, 3);
+  const int size = item_size(out.dtype);
+  const ral_tensor& source = is_tensor(what) ? *what.as.tensors : index;
+  std::uint8_t value[8] = {};
+  const bool fits = is_tensor(what) ? source.dtype == out.dtype : number_as(out.dtype, what, value);
+  if (argument(call, 4).tag != RAL_NONE || !fits || size == 0 || !indexes(out, dimension(call, out), index, source) ||
+      !same_sizes(out, tensor(call, 0))) {
+    return decline(call, "indices that do not fit the tensor, or a reduction");
   }
-  return RAL_OK;
+  copy_first(call);
+  const std::uint8_t* from = is_tensor(what) ? bytes(source) : value;
+  return for_each_index(call, out, dimension(call, out), index, source, [&](Index to, Index at) {
+    copy_element(static_cast<std::uint8_t*>(out.data), to, from, is_tensor(what) ? at : 0, size);
+  });
 }

@@ -1,19 +1,22 @@
 // What the kernels of `sim` share: reading a call, walking tensors by their strides.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "ral_plugin.h"
 
 #define RAL_KERNEL extern "C" __attribute__((visibility("default"))) int
 
-// The accelerator model computes as wide as the machine can.
-#if defined(__x86_64__)
-#define RAL_WIDE __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+// The accelerator model computes as wide as the machine can. Levels, not the names of processors: a name is taken only
+// on a processor of that very make. RAL_ONE_LEVEL leaves all but the plain code out, so that it can be tested too.
+#if defined(__x86_64__) && !defined(RAL_ONE_LEVEL)
+#define RAL_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define RAL_WIDE
 #endif
@@ -74,6 +77,17 @@ inline bool same_sizes(const ral_tensor& a, const ral_tensor& b) {
 
 inline Index wrapped(Index dim, int ndim) { return dim < 0 ? dim + ndim : dim; }
 
+// One number for both dimensions of an image, or one for each; `otherwise` where the list is empty.
+inline bool read_pair(const ral_value& value, const Index* otherwise, Index* pair) {
+  if (value.tag != RAL_INTS || value.count > 2 || (value.count == 0 && otherwise == nullptr)) {
+    return false;
+  }
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = value.count == 0 ? otherwise[i] : value.as.ints[std::min(i, value.count - 1)];
+  }
+  return true;
+}
+
 inline int item_size(int dtype) {
   switch (dtype) {
     case RAL_UINT8:
@@ -124,6 +138,18 @@ class Loops {
     return true;
   }
   void add_number(std::size_t which) { strides_[which].assign(sizes_.size(), 0); }
+  // Dimensions in the order of operand `which`'s memory, so that the innermost run goes along it. For bodies that do
+  // not mind the order of the runs.
+  void order_by(std::size_t which) {
+    for (std::size_t d = 1; d < sizes_.size(); ++d) {
+      for (std::size_t e = d; e > 0 && strides_[which][e - 1] < strides_[which][e]; --e) {
+        std::swap(sizes_[e - 1], sizes_[e]);
+        for (auto& strides : strides_) {
+          std::swap(strides[e - 1], strides[e]);
+        }
+      }
+    }
+  }
   void set_strides(std::size_t which, std::vector<Index> strides) { strides_[which] = std::move(strides); }
 
   template <class Body>

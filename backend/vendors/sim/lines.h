@@ -1,7 +1,7 @@
 // Work along one dimension: each line of it, gathered where it is not contiguous.
 #pragma once
 
-#include "kernels.h"
+#include "element.h"
 
 namespace ral::sim {
 
@@ -33,16 +33,34 @@ void for_each_line(const std::array<const ral_tensor*, N>& tensors, int dim, Bod
   });
 }
 
-// One line as contiguous floats: the tensor's own memory, or gathered into `buffer`.
-inline const float* line(const float* data, Index offset, Index stride, Index count, std::vector<float>& buffer) {
-  if (stride == 1) {
-    return data + offset;
+inline bool is_line_of_floats(const ral_tensor& t, int dim) {
+  return t.dtype == RAL_FLOAT32 && (t.strides[dim] == 1 || t.sizes[dim] == 1);
+}
+
+// The line along `dim` as contiguous floats: the tensor's own memory, or gathered into `buffer`.
+inline const float* line(const ral_tensor& t, Index offset, int dim, std::vector<float>& buffer) {
+  if (is_line_of_floats(t, dim)) {
+    return floats(t) + offset;
   }
-  buffer.resize(static_cast<std::size_t>(count));
-  for (Index i = 0; i < count; ++i) {
-    buffer[static_cast<std::size_t>(i)] = data[offset + i * stride];
-  }
+  buffer.resize(static_cast<std::size_t>(t.sizes[dim]));
+  load_floats(t.dtype, bytes(t) + offset * item_size(t.dtype), t.strides[dim], t.sizes[dim], buffer.data());
   return buffer.data();
+}
+
+// Where to write the line's floats: its own memory or `buffer`; write_line() takes them from there.
+inline float* line_to_write(const ral_tensor& t, Index offset, int dim, std::vector<float>& buffer) {
+  if (is_line_of_floats(t, dim)) {
+    return floats(t) + offset;
+  }
+  buffer.resize(static_cast<std::size_t>(t.sizes[dim]));
+  return buffer.data();
+}
+
+inline void write_line(const ral_tensor& t, Index offset, int dim, const float* from) {
+  if (!is_line_of_floats(t, dim)) {
+    store_floats(t.dtype, from, static_cast<std::uint8_t*>(t.data) + offset * item_size(t.dtype), t.strides[dim],
+                 t.sizes[dim]);
+  }
 }
 
 }  // namespace ral::sim

@@ -1,9 +1,41 @@
 // Comparisons, selections by a mask, and filling.
-#include <algorithm>
+#include <functional>
 
-#include "kernels.h"
+#include "elementwise.h"
+#include "indices.h"
 
 namespace ral::sim {
+
+bool fills_output(const ral_call* call, int operands) {
+  const ral_tensor& out = call->outputs[0];
+  std::array<Index, RAL_MAX_DIMS> largest;
+  std::fill(largest.begin(), largest.begin() + out.ndim, 1);
+  for (int n = 0; n < operands; ++n) {
+    if (!is_tensor(argument(call, n))) {
+      continue;
+    }
+    const ral_tensor& t = tensor(call, n);
+    for (int d = 0; d < t.ndim && t.ndim <= out.ndim; ++d) {
+      Index& size = largest[static_cast<std::size_t>(out.ndim - t.ndim + d)];
+      size = t.sizes[d] != 1 ? t.sizes[d] : size;
+    }
+  }
+  return std::equal(largest.begin(), largest.begin() + out.ndim, out.sizes);
+}
+
+bool number_as(int dtype, const ral_value& value, std::uint8_t* memory) {
+  bool fits = is_number(value) && is_floating(dtype);
+  if (fits) {
+    const auto x = static_cast<float>(number(value));
+    store_floats(dtype, &x, memory, 1, 1);
+  } else {
+    with_integer(dtype, [&](auto element) {
+      fits = as_number(value, &element);
+      std::memcpy(memory, &element, sizeof element);
+    });
+  }
+  return fits;
+}
 
 namespace {
 
@@ -25,105 +57,192 @@ void fill_as(const ral_tensor& out, T value) {
 
 int fill(const ral_call* call, const ral_value& value) {
   const ral_tensor& out = call->outputs[0];
-  switch (out.dtype) {
-    case RAL_FLOAT32:
-      fill_as(out, static_cast<float>(number(value)));
-      return RAL_OK;
-    case RAL_FLOAT64:
-      fill_as(out, number(value));
-      return RAL_OK;
-    case RAL_INT64:
-      fill_as(out, integer(value));
-      return RAL_OK;
-    case RAL_INT32:
-      fill_as(out, static_cast<std::int32_t>(integer(value)));
-      return RAL_OK;
-    case RAL_BOOL:
-      fill_as(out, static_cast<std::uint8_t>(number(value) != 0));
-      return RAL_OK;
-    default:
-      return decline(call, "a dtype that is not filled");
+  if (out.dtype == RAL_FLOAT64) {
+    fill_as(out, number(value));
+    return RAL_OK;
+  }
+  if (out.dtype == RAL_BOOL) {
+    fill_as(out, static_cast<std::uint8_t>(number(value) != 0));
+    return RAL_OK;
+  }
+  const bool filled = with_element(out.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_integral_v<T>) {
+      fill_as(out, static_cast<T>(integer(value)));
+    } else {
+      fill_as(out, from_float<T>(static_cast<float>(number(value))));
+    }
+  });
+  return filled ? RAL_OK : decline(call, "a dtype that is not filled");
+}
+
+template <class C, class Holds>
+RAL_WIDE void compare_chunk(const C* const* in, std::uint8_t* out, Index count, const C* numbers) {
+  (void)numbers;
+  const C* a = in[0];
+  const C* b = in[1];
+  for (Index i = 0; i < count; ++i) {
+    out[i] = Holds{}(a[i], b[i]) ? 1 : 0;
   }
 }
 
-// One operand of a comparison or a selection: a float32 tensor or a number.
+// The one dtype of the tensors among the operands, or -1.
+int common_dtype(const ral_call* call, int first, int last) {
+  int dtype = -1;
+  for (int n = first; n < last; ++n) {
+    if (is_tensor(argument(call, n))) {
+      if (dtype >= 0 && tensor(call, n).dtype != dtype) {
+        return -1;
+      }
+      dtype = tensor(call, n).dtype;
+    }
+  }
+  return dtype;
+}
+
+// A number that is compared with narrow floats is rounded to them first.
+bool holds_number(int dtype, const ral_value& value) {
+  if (!is_number(value) || dtype == RAL_FLOAT32) {
+    return true;
+  }
+  const auto x = static_cast<float>(number(value));
+  bool same = false;
+  with_element(dtype, [&](auto element) { same = to_float(from_float<decltype(element)>(x)) == x; });
+  return same;
+}
+
+template <template <class> class Holds>
+int compare(const ral_call* call) {
+  const int dtype = common_dtype(call, 0, 2);
+  if (call->outputs[0].dtype != RAL_BOOL || dtype < 0) {
+    return decline(call, "operands of different dtypes, or an output that is not bool");
+  }
+  int status = RAL_DECLINED;
+  if (is_floating(dtype)) {
+    if (!holds_number(dtype, argument(call, 0)) || !holds_number(dtype, argument(call, 1))) {
+      return decline(call, "a number that the dtype cannot hold");
+    }
+    return apply_as<2, float, std::uint8_t>(call, compare_chunk<float, Holds<float>>, nullptr);
+  }
+  with_integer(dtype == RAL_BOOL ? static_cast<int>(RAL_UINT8) : dtype, [&](auto element) {
+    using T = decltype(element);
+    status = apply_as<2, T, std::uint8_t>(call, compare_chunk<T, Holds<T>>, nullptr);
+  });
+  return status == RAL_DECLINED && call->reason[0] == '\0' ? decline(call, "a dtype that is not compared") : status;
+}
+
+template <class Of>
+RAL_WIDE void logical_chunk(const std::uint8_t* const* in, std::uint8_t* out, Index count,
+                            const std::uint8_t* numbers) {
+  const std::uint8_t* a = in[0];
+  const std::uint8_t* b = in[numbers[0]];
+  for (Index i = 0; i < count; ++i) {
+    out[i] = Of{}(a[i] != 0, b[i] != 0) ? 1 : 0;
+  }
+}
+
+struct NotFirst {
+  bool operator()(bool a, bool) const { return !a; }
+};
+
+// Whether each number is infinite with this sign.
+RAL_WIDE void infinite_chunk(const float* const* in, std::uint8_t* out, Index count, const float* numbers) {
+  const float* a = in[0];
+  const float infinity = numbers[0];
+  for (Index i = 0; i < count; ++i) {
+    out[i] = a[i] == infinity ? 1 : 0;
+  }
+}
+
+int is_infinite(const ral_call* call, float infinity) {
+  if (call->outputs[0].dtype != RAL_BOOL || !is_floating(tensor(call, 0).dtype)) {
+    return decline(call, "a dtype without infinities");
+  }
+  return apply_as<1, float, std::uint8_t>(call, infinite_chunk, &infinity);
+}
+
+// Of booleans; a second operand where there is one.
+template <class Of, std::size_t N>
+int logical(const ral_call* call) {
+  if (call->outputs[0].dtype != RAL_BOOL || !operands_are(call, N, RAL_BOOL)) {
+    return decline(call, "operands that are not bool");
+  }
+  constexpr std::uint8_t last = N - 1;
+  return apply_as<N, std::uint8_t, std::uint8_t>(call, logical_chunk<Of>, &last);
+}
+
+// One side of a selection as raw elements: a tensor's memory, or one number in the output's dtype.
 struct Side {
-  const float* data = nullptr;
-  float value = 0;
-  float at(Index offset) const { return data != nullptr ? data[offset] : value; }
+  const std::uint8_t* data = nullptr;
+  std::uint8_t value[8] = {};
 };
 
 template <std::size_t N>
-bool take_side(const ral_value& value, Loops<N>& loops, std::size_t which, Side* side) {
-  if (is_number(value)) {
-    side->value = static_cast<float>(number(value));
-    loops.add_number(which);
-    return true;
+bool take_side(const ral_value& value, int dtype, Loops<N>& loops, std::size_t which, Side* side) {
+  if (is_tensor(value)) {
+    side->data = bytes(*value.as.tensors);
+    return value.as.tensors->dtype == dtype && loops.add(which, *value.as.tensors);
   }
-  if (!is_tensor(value) || value.as.tensors->dtype != RAL_FLOAT32) {
+  if (!is_number(value)) {
     return false;
   }
-  side->data = floats(*value.as.tensors);
-  return loops.add(which, *value.as.tensors);
+  loops.add_number(which);
+  side->data = side->value;
+  return number_as(dtype, value, side->value);
 }
 
-// Whether the operands broadcast to exactly the output's shape.
-bool fills_output(const ral_call* call, int operands) {
-  const ral_tensor& out = call->outputs[0];
-  std::vector<Index> largest(static_cast<std::size_t>(out.ndim), 1);
-  for (int n = 0; n < operands; ++n) {
-    if (!is_tensor(call->args[n])) {
-      continue;
-    }
-    const ral_tensor& t = tensor(call, n);
-    for (int d = 0; d < t.ndim && t.ndim <= out.ndim; ++d) {
-      Index& size = largest[static_cast<std::size_t>(out.ndim - t.ndim + d)];
-      size = t.sizes[d] != 1 ? t.sizes[d] : size;
-    }
-  }
-  return std::equal(largest.begin(), largest.end(), out.sizes);
-}
-
-template <class Compare>
-int compare(const ral_call* call, Compare&& holds) {
-  const ral_tensor& out = call->outputs[0];
-  Loops<3> loops(out.ndim, out.sizes);
-  loops.add(2, out);
-  Side a;
-  Side b;
-  if (out.dtype != RAL_BOOL || !fills_output(call, 2) || !take_side(call->args[0], loops, 0, &a) ||
-      !take_side(call->args[1], loops, 1, &b)) {
-    return decline(call, "operands that are not float32, or an output of another dtype or shape");
-  }
-  loops.run([&](Index count, const auto& offsets, const auto& strides) {
-    auto* to = static_cast<std::uint8_t*>(out.data) + offsets[2];
+template <class T>
+RAL_WIDE void select_run(const std::uint8_t* on, Index on_stride, const T* a, Index a_stride, const T* b,
+                         Index b_stride, T* out, Index out_stride, Index count) {
+  if (on_stride == 1 && a_stride == 0 && b_stride == 1 && out_stride == 1) {
+    const T chosen = *a;
     for (Index i = 0; i < count; ++i) {
-      to[i * strides[2]] = holds(a.at(offsets[0] + i * strides[0]), b.at(offsets[1] + i * strides[1])) ? 1 : 0;
+      out[i] = on[i] != 0 ? chosen : b[i];
     }
-  });
-  return RAL_OK;
+    return;
+  }
+  for (Index i = 0; i < count; ++i) {
+    out[i * out_stride] = on[i * on_stride] != 0 ? a[i * a_stride] : b[i * b_stride];
+  }
 }
 
-// out = mask ? chosen : other
+template <class T>
+void select_as(const ral_call* call, Loops<4>& loops, const std::uint8_t* mask, const Side& a, const Side& b) {
+  loops.run([&](Index count, const auto& offsets, const auto& strides) {
+    select_run(mask + offsets[0], strides[0], reinterpret_cast<const T*>(a.data) + offsets[1], strides[1],
+               reinterpret_cast<const T*>(b.data) + offsets[2], strides[2],
+               static_cast<T*>(call->outputs[0].data) + offsets[3], strides[3], count);
+  });
+}
+
+// out = mask ? chosen : other, in any dtype
 int select(const ral_call* call, const ral_value& mask, const ral_value& chosen, const ral_value& other) {
   const ral_tensor& out = call->outputs[0];
   Loops<4> loops(out.ndim, out.sizes);
   loops.add(3, out);
   Side a;
   Side b;
-  if (out.dtype != RAL_FLOAT32 || !is_tensor(mask) || mask.as.tensors->dtype != RAL_BOOL ||
-      !loops.add(0, *mask.as.tensors) || !take_side(chosen, loops, 1, &a) || !take_side(other, loops, 2, &b)) {
-    return decline(call, "a mask that is not bool, or operands that are not float32 or do not fit the output");
+  if (!is_tensor(mask) || mask.as.tensors->dtype != RAL_BOOL || !loops.add(0, *mask.as.tensors) ||
+      !take_side(chosen, out.dtype, loops, 1, &a) || !take_side(other, out.dtype, loops, 2, &b)) {
+    return decline(call, "a mask that is not bool, or operands that do not fit the output");
   }
-  loops.run([&](Index count, const auto& offsets, const auto& strides) {
-    const std::uint8_t* on = bytes(*mask.as.tensors) + offsets[0];
-    float* to = floats(out) + offsets[3];
-    for (Index i = 0; i < count; ++i) {
-      to[i * strides[3]] =
-          on[i * strides[0]] != 0 ? a.at(offsets[1] + i * strides[1]) : b.at(offsets[2] + i * strides[2]);
-    }
-  });
-  return RAL_OK;
+  loops.order_by(3);
+  switch (item_size(out.dtype)) {
+    case 1:
+      select_as<std::uint8_t>(call, loops, bytes(*mask.as.tensors), a, b);
+      return RAL_OK;
+    case 2:
+      select_as<std::uint16_t>(call, loops, bytes(*mask.as.tensors), a, b);
+      return RAL_OK;
+    case 4:
+      select_as<std::uint32_t>(call, loops, bytes(*mask.as.tensors), a, b);
+      return RAL_OK;
+    case 8:
+      select_as<std::uint64_t>(call, loops, bytes(*mask.as.tensors), a, b);
+      return RAL_OK;
+    default:
+      return decline(call, "a dtype that is not selected");
+  }
 }
 
 }  // namespace
@@ -132,17 +251,19 @@ int select(const ral_call* call, const ral_value& mask, const ral_value& chosen,
 
 using namespace ral::sim;
 
-#define COMPARISON(name, op)                                       \
-  RAL_KERNEL ral_sim_##name(const ral_call* call) {                \
-    return compare(call, [](float a, float b) { return a op b; }); \
-  }
+RAL_KERNEL ral_sim_eq(const ral_call* call) { return compare<std::equal_to>(call); }
+RAL_KERNEL ral_sim_ne(const ral_call* call) { return compare<std::not_equal_to>(call); }
+RAL_KERNEL ral_sim_lt(const ral_call* call) { return compare<std::less>(call); }
+RAL_KERNEL ral_sim_le(const ral_call* call) { return compare<std::less_equal>(call); }
+RAL_KERNEL ral_sim_gt(const ral_call* call) { return compare<std::greater>(call); }
+RAL_KERNEL ral_sim_ge(const ral_call* call) { return compare<std::greater_equal>(call); }
 
-COMPARISON(eq, ==)
-COMPARISON(ne, !=)
-COMPARISON(lt, <)
-COMPARISON(le, <=)
-COMPARISON(gt, >)
-COMPARISON(ge, >=)
+RAL_KERNEL ral_sim_logical_not(const ral_call* call) { return logical<NotFirst, 1>(call); }
+RAL_KERNEL ral_sim_logical_and(const ral_call* call) { return logical<std::logical_and<bool>, 2>(call); }
+RAL_KERNEL ral_sim_logical_or(const ral_call* call) { return logical<std::logical_or<bool>, 2>(call); }
+
+RAL_KERNEL ral_sim_isposinf(const ral_call* call) { return is_infinite(call, INFINITY); }
+RAL_KERNEL ral_sim_isneginf(const ral_call* call) { return is_infinite(call, -INFINITY); }
 
 // (condition, self, other)
 RAL_KERNEL ral_sim_where(const ral_call* call) {

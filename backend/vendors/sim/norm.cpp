@@ -1,7 +1,8 @@
-// Layer normalisation and its gradients. All tensors are contiguous (the manifest asks for it).
+// Layer normalisation and its gradients.
 #include <cmath>
 
-#include "kernels.h"
+#include "lanes.h"
+#include "parameters.h"
 
 namespace ral::sim {
 
@@ -27,60 +28,67 @@ bool split(const ral_tensor& input, const ral_value& normalized, Rows* rows) {
   return true;
 }
 
-const float* optional_floats(const ral_value& value) { return is_tensor(value) ? floats(*value.as.tensors) : nullptr; }
-
-RAL_WIDE void moments(const float* x, Index width, double* mean, double* variance) {
-  double sum = 0;
-  for (Index i = 0; i < width; ++i) {
-    sum += static_cast<double>(x[i]);
-  }
-  *mean = sum / static_cast<double>(width);
-  double squares = 0;
-  for (Index i = 0; i < width; ++i) {
-    const double d = static_cast<double>(x[i]) - *mean;
-    squares += d * d;
-  }
-  *variance = squares / static_cast<double>(width);
-}
-
 RAL_WIDE void normalize(const float* x, Index width, float mean, float rstd, const float* weight, const float* bias,
                         float* y) {
+#pragma GCC ivdep
   for (Index i = 0; i < width; ++i) {
-    const float scaled = (x[i] - mean) * rstd * (weight != nullptr ? weight[i] : 1.0f);
-    y[i] = bias != nullptr ? scaled + bias[i] : scaled;
+    y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
   }
 }
 
 RAL_WIDE void input_gradient(const float* grad, const float* x, Index width, float mean, float rstd,
                              const float* weight, float* out) {
-  double sum = 0;
-  double dot = 0;
-  for (Index i = 0; i < width; ++i) {
-    const float g = grad[i] * (weight != nullptr ? weight[i] : 1.0f);
-    sum += static_cast<double>(g);
-    dot += static_cast<double>(g) * static_cast<double>((x[i] - mean) * rstd);
-  }
+  const double sum = sum_of_products(grad, weight, width);
+  const double dot = sum_terms(
+      width, [&](Index i, Lanes& to) { to += lanes(grad + i) * lanes(weight + i) * (lanes(x + i) - mean); },
+      [&](Index i) { return grad[i] * weight[i] * (x[i] - mean); });
   const auto average = static_cast<float>(sum / static_cast<double>(width));
-  const auto slope = static_cast<float>(dot / static_cast<double>(width));
+  const auto slope = static_cast<float>(dot * static_cast<double>(rstd) / static_cast<double>(width)) * rstd;
+#pragma GCC ivdep
   for (Index i = 0; i < width; ++i) {
-    const float g = grad[i] * (weight != nullptr ? weight[i] : 1.0f);
-    out[i] = (g - average - (x[i] - mean) * rstd * slope) * rstd;
+    out[i] = (grad[i] * weight[i] - average - (x[i] - mean) * slope) * rstd;
   }
 }
 
 RAL_WIDE void add_parameter_gradients(const float* grad, const float* x, Index width, float mean, float rstd,
-                                      double* weight, double* bias) {
+                                      float* weight, float* bias) {
+#pragma GCC ivdep
   for (Index i = 0; i < width; ++i) {
-    weight[i] += static_cast<double>(grad[i] * ((x[i] - mean) * rstd));
-    bias[i] += static_cast<double>(grad[i]);
+    weight[i] += grad[i] * ((x[i] - mean) * rstd);
+    bias[i] += grad[i];
   }
 }
 
-void store(const std::vector<double>& from, const ral_tensor& to) {
-  for (std::size_t i = 0; i < from.size() && wanted(to); ++i) {
-    floats(to)[i] = static_cast<float>(from[i]);
+// Sums of rows: of some rows in float32, of those in double.
+class RowSums {
+ public:
+  explicit RowSums(Index width) : part_(static_cast<std::size_t>(width)), total_(static_cast<std::size_t>(width)) {}
+  float* next() {
+    if (++rows_ % kSummedInFloat == 0) {
+      carry();
+    }
+    return part_.data();
   }
-}
+  void store(const ral_tensor& to) {
+    carry();
+    FloatsOut out(to);
+    for (std::size_t i = 0; i < total_.size() && wanted(to); ++i) {
+      out.data()[i] = static_cast<float>(total_[i]);
+    }
+    out.commit();
+  }
+
+ private:
+  void carry() {
+    for (std::size_t i = 0; i < part_.size(); ++i) {
+      total_[i] += static_cast<double>(part_[i]);
+      part_[i] = 0;
+    }
+  }
+  std::vector<float> part_;
+  std::vector<double> total_;
+  Index rows_ = 0;
+};
 
 }  // namespace
 
@@ -94,20 +102,25 @@ RAL_KERNEL ral_sim_layer_norm(const ral_call* call) {
   if (!split(tensor(call, 0), call->args[1], &shape)) {
     return decline(call, "a normalized shape that is not the input's last dimensions");
   }
-  const float* weight = optional_floats(call->args[2]);
-  const float* bias = optional_floats(call->args[3]);
-  const double epsilon = number(call->args[4]);
+  const std::vector<float> weight = parameter(argument(call, 2), shape.width, 1.0f);
+  const std::vector<float> bias = parameter(argument(call, 3), shape.width, 0.0f);
+  const double epsilon = number(argument(call, 4));
+  const FloatsIn in(tensor(call, 0));
+  FloatsOut out(call->outputs[0]);
+  FloatsOut means(call->outputs[1]);
+  FloatsOut rstds(call->outputs[2]);
   for (Index row = 0; row < shape.rows; ++row) {
-    const float* x = floats(tensor(call, 0)) + row * shape.width;
-    double mean = 0;
-    double variance = 0;
-    moments(x, shape.width, &mean, &variance);
-    const auto rstd = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
-    normalize(x, shape.width, static_cast<float>(mean), rstd, weight, bias,
-              floats(call->outputs[0]) + row * shape.width);
-    floats(call->outputs[1])[row] = static_cast<float>(mean);
-    floats(call->outputs[2])[row] = rstd;
+    const float* x = in + row * shape.width;
+    const Moments moments = moments_of_runs(x, shape.width, 1, 0);
+    const auto rstd = static_cast<float>(1.0 / std::sqrt(moments.squares / static_cast<double>(shape.width) + epsilon));
+    normalize(x, shape.width, static_cast<float>(moments.mean), rstd, weight.data(), bias.data(),
+              out.data() + row * shape.width);
+    means.data()[row] = static_cast<float>(moments.mean);
+    rstds.data()[row] = rstd;
   }
+  out.commit();
+  means.commit();
+  rstds.commit();
   return RAL_OK;
 }
 
@@ -117,23 +130,28 @@ RAL_KERNEL ral_sim_layer_norm_backward(const ral_call* call) {
   if (!split(tensor(call, 1), call->args[2], &shape) || !same_sizes(tensor(call, 0), tensor(call, 1))) {
     return decline(call, "a normalized shape that is not the input's last dimensions");
   }
-  const float* weight = optional_floats(call->args[5]);
-  std::vector<double> weight_gradient(static_cast<std::size_t>(shape.width));
-  std::vector<double> bias_gradient(static_cast<std::size_t>(shape.width));
+  const std::vector<float> weight = parameter(argument(call, 5), shape.width, 1.0f);
+  const FloatsIn grads(tensor(call, 0));
+  const FloatsIn in(tensor(call, 1));
+  const FloatsIn means(tensor(call, 3));
+  const FloatsIn rstds(tensor(call, 4));
+  FloatsOut out(call->outputs[0]);
+  RowSums weight_gradient(shape.width);
+  RowSums bias_gradient(shape.width);
   const bool parameters = wanted(call->outputs[1]) || wanted(call->outputs[2]);
   for (Index row = 0; row < shape.rows; ++row) {
-    const float* grad = floats(tensor(call, 0)) + row * shape.width;
-    const float* x = floats(tensor(call, 1)) + row * shape.width;
-    const float mean = floats(tensor(call, 3))[row];
-    const float rstd = floats(tensor(call, 4))[row];
+    const float* grad = grads + row * shape.width;
+    const float* x = in + row * shape.width;
     if (wanted(call->outputs[0])) {
-      input_gradient(grad, x, shape.width, mean, rstd, weight, floats(call->outputs[0]) + row * shape.width);
+      input_gradient(grad, x, shape.width, means[row], rstds[row], weight.data(), out.data() + row * shape.width);
     }
     if (parameters) {
-      add_parameter_gradients(grad, x, shape.width, mean, rstd, weight_gradient.data(), bias_gradient.data());
+      add_parameter_gradients(grad, x, shape.width, means[row], rstds[row], weight_gradient.next(),
+                              bias_gradient.next());
     }
   }
-  store(weight_gradient, call->outputs[1]);
-  store(bias_gradient, call->outputs[2]);
+  out.commit();
+  weight_gradient.store(call->outputs[1]);
+  bias_gradient.store(call->outputs[2]);
   return RAL_OK;
 }
