@@ -114,6 +114,14 @@ def set_device_model(device: Device = None, **changes: int) -> None:
     _adapter.set_device_model(index, **(_adapter.device_model(index) | changes))
 
 
+def record_launch_sites(on: bool = True) -> None:
+    """Let the error of a kernel that ran later say which line launched it; costs a few microseconds a launch.
+
+    Also the environment's RAL_LAUNCH_SITES=1.
+    """
+    _adapter.record_launch_sites(on)
+
+
 def current_stream(device: Device = None) -> torch.Stream:
     """The stream on which the calling thread's next work for the device goes."""
     return torch.accelerator.current_stream(torch.device("ral", _index(device)))

@@ -49,6 +49,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     except ValueError as error:
         raise BackendError(str(error)) from None
     dispatch.thresholds_from_environment()
+    adapter.record_launch_sites(os.environ.get("RAL_LAUNCH_SITES") == "1")
     for vendor, backend in python_backend.active().items():
         adapter.set_python_backend(vendor, backend.dispatch)
     rename_privateuse1_backend(NAME)

@@ -1,5 +1,6 @@
 """Streams and events: launches return at once, work overlaps, order holds where the program asks for it."""
 
+import inspect
 import subprocess
 import sys
 import textwrap
@@ -152,6 +153,19 @@ def test_an_error_in_a_kernel_surfaces_at_the_next_wait(device: str) -> None:
         torch.ral.synchronize(device)
     torch.ral.synchronize(device)  # said once
     assert (table + 1).shape == (4, 8)
+
+
+def test_the_error_names_the_line_that_launched_it(device: str) -> None:
+    table = torch.randn(4, 8, device=device)
+    torch.nn.functional.embedding(torch.tensor([0, 3]).to(device), table)
+    bad = torch.tensor([0, 7]).to(device)
+    torch.ral.record_launch_sites()
+    torch.nn.functional.embedding(bad, table)
+    line = inspect.currentframe().f_lineno - 1
+    torch.ral.record_launch_sites(False)
+    with pytest.raises((RuntimeError, IndexError)) as raised:
+        torch.ral.synchronize(device)
+    assert f"(launched at {__file__}:{line} in test_the_error_names_the_line_that_launched_it)" in str(raised.value)
 
 
 def test_wrong_arguments_are_still_refused_at_the_launch(device: str) -> None:

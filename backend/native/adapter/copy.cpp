@@ -111,7 +111,9 @@ class CopyWork final : public Work {
         bytes_(bytes),
         from_(std::move(from)),
         to_(std::move(to)),
-        started_(launch) {}
+        started_(launch) {
+    site = launch.site();
+  }
 
   void run() override { move_bytes(from_.on_cpu(), to_.on_cpu()); }
   void ended(const Times& times) noexcept override {

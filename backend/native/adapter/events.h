@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "launch_site.h"
 #include "writer.h"
 
 namespace ral::events {
@@ -61,6 +62,8 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
 
   bool active() const noexcept { return active_; }
+  // Where the program launches it, if that is asked for.
+  const LaunchSite& site() const noexcept { return site_; }
   std::uint32_t name() const noexcept { return active_ ? record_.name : 0; }
   std::uint64_t correlation() const noexcept { return record_.correlation; }
   void set_route(const Name& route) noexcept {
@@ -84,6 +87,7 @@ class Launch {
 
   bool active_ = false;
   trace::Record record_;  // only read where active
+  LaunchSite site_ = gather_launch_site();
 };
 
 // What a launch started, as a stream's item carries it: the launch itself stays with its thread.

@@ -163,6 +163,7 @@ PYBIND11_MODULE(_adapter, m) {
       py::arg("index"));
   m.def("describe_device", &ral::describe_device, py::arg("index"));
   m.def("synchronize", &ral::synchronize, py::arg("index"));
+  m.def("record_launch_sites", &ral::record_launch_sites, py::arg("on"));
   m.def("dispatch_records", &ral::dispatch_records);
   m.def("fallback_thresholds", [] {
     const ral::StormThresholds thresholds = ral::storm_thresholds();

@@ -24,6 +24,7 @@ class AtenWork final : public Work {
         places_(std::move(places)),
         started_(launch),
         trial_(trial) {
+    site = launch.site();
     if (started_.active()) {
       bytes_ = call_.bytes() + (plan_->layout.has_value() ? fresh_bytes(*plan_->layout) : 0);
     }

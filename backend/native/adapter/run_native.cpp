@@ -213,7 +213,9 @@ class KernelWork final : public Work {
         places_(std::move(places)),
         bytes_(call_.bytes() + (call_.op().outputs().empty() ? fresh_bytes(*plan_->layout) : 0)),
         started_(launch),
-        verdict_(verdict) {}
+        verdict_(verdict) {
+    site = launch.site();
+  }
 
   void run() override {
     std::string reason;

@@ -115,7 +115,7 @@ std::uint8_t Device::current_stream_row(Pipeline pipeline) const {
 
 void Device::touch(const c10::Storage& storage) noexcept {
   if (Block* block = block_of(storage.data_ptr())) {
-    block->uses.fetch_add(1, std::memory_order_relaxed);
+    block->touch(events::on() ? events::now() : 0);
   }
 }
 
@@ -125,7 +125,7 @@ void Device::check_access(const c10::Storage& storage, std::size_t bytes) {
   if (Block* block = block_of(storage.data_ptr())) {
     TORCH_CHECK(block->extent->owner == &memory_, "RAL_ERROR_WRONG_DEVICE: ", storage.data(), " (", storage.nbytes(),
                 " bytes) is not mapped on ", torch_device());
-    block->uses.fetch_add(1, std::memory_order_relaxed);
+    block->touch(events::on() ? events::now() : 0);
   }
 }
 
@@ -134,8 +134,9 @@ void Device::raise_failure() {
     return;
   }
   if (const auto failure = pipelines_.take_failure()) {
+    const std::string site = describe_site(failure->site);
     TORCH_CHECK(false, failure->op, " on ", torch_device(), ", stream ", static_cast<int>(failure->stream), ": ",
-                failure->text,
+                failure->text, site.empty() ? "" : " (launched at " + site + ")",
                 failure->others == 0 ? "" : " (" + std::to_string(failure->others) + " later failures not shown)");
   }
 }

@@ -288,7 +288,7 @@ void Pipelines::keep_failure(const Stream& stream, const Work& work, const char*
     ++failure_->others;
     return;
   }
-  failure_ = Failure{work.what(), text, static_cast<std::uint8_t>(&stream - streams_.data()), 0};
+  failure_ = Failure{work.what(), text, static_cast<std::uint8_t>(&stream - streams_.data()), 0, work.site};
   failed_.store(true, std::memory_order_release);
 }
 

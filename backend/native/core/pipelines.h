@@ -40,7 +40,8 @@ struct Failure {
   std::string op;
   std::string text;
   std::uint8_t stream = 0;
-  std::uint64_t others = 0;  // how many more failed after it
+  std::uint64_t others = 0;    // how many more failed after it
+  std::shared_ptr<void> site;  // Work::site
 };
 
 class Pipelines final : public StreamClock {

@@ -61,6 +61,7 @@ class Work {
   const WorkKind kind;
   const Pipeline pipeline;
   const std::uint32_t name;                  // name id of the op that it is for; 0: nobody records
+  std::shared_ptr<void> site;                // the submitter's own: where it was launched, for the error
   std::vector<std::shared_ptr<Mark>> after;  // marks of other streams that must be reached first
 };
 
