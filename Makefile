@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 DEMO := demo-out
 
-NATIVE := $(shell find tracer/native backend/native backend/vendors -name '*.cpp' -o -name '*.h')
+NATIVE := $(shell find tracer/native backend/native backend/include backend/vendors -name '*.cpp' -o -name '*.h')
 MODULES := ral_trace.tracer ral_trace.backend ral_trace.analysis ral_trace.dashboard ral_trace.samples
-CLANG_FORMATTED := $(NATIVE) $(wildcard tests/native/*.cpp tests/native/*.h tests/benchmarks/*.cpp)
+CLANG_FORMATTED := $(NATIVE) $(wildcard tests/native/*.cpp tests/native/*.h tests/backend/*.cpp tests/benchmarks/*.cpp)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench soak lint format dashboard clean

@@ -126,7 +126,7 @@ def _insert_events(builder: TraceBuilder, process: int, thread: int, devices: li
     ]:
         builder.insert("event", columns, rows)
     builder.connection.execute(f"""
-        INSERT INTO memory_change
+        INSERT INTO memory_change (action, event, ts_ns, device, address, size_bytes, requested_bytes, uses, handle, before_trace)
         SELECT 'alloc', n * 16 + 1, ts - 3000, {device}, 1048576 + n * 1048576, size, size - 100, NULL, NULL, false FROM launched
         UNION ALL
         SELECT 'free', n * 16 + 2, ts - 2500, {device_of_freed(devices)}, 1048576 + (n - 8) * 1048576, l.freed_size, NULL, 3, NULL, false
@@ -134,7 +134,7 @@ def _insert_events(builder: TraceBuilder, process: int, thread: int, devices: li
         WHERE n >= 8 AND n % 100 != 50""")
     for device_id in devices:
         builder.connection.execute(
-            "INSERT INTO memory_change SELECT 'open', -1, ?, ?, 1048576, 1048576 * (count(*) + 1), NULL, NULL, 1, true FROM launched",
+            "INSERT INTO memory_change (action, event, ts_ns, device, address, size_bytes, requested_bytes, uses, handle, before_trace) SELECT 'open', -1, ?, ?, 1048576, 1048576 * (count(*) + 1), NULL, NULL, 1, true FROM launched",
             [EPOCH_NS, device_id],
         )
 

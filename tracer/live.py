@@ -113,8 +113,8 @@ def _devices(connection: duckdb.DuckDBPyConnection) -> None:
         JOIN device d ON d.process = used.process AND d."index" = used.device
         LEFT JOIN fact ON fact.process = used.process AND fact.device = used.device AND fact.stream = used.stream
              AND fact.kind = {_native.KIND_STREAM}""")
-    connection.execute(f"""
-        INSERT INTO stream SELECT id, device, code & {2**_native.STREAM_BITS - 1}, pipeline, priority FROM stream_row""")
+    number = 2**_native.STREAM_BITS - 1
+    connection.execute(f"INSERT INTO stream SELECT id, device, code & {number}, pipeline, priority FROM stream_row")
 
 
 def _events(connection: duckdb.DuckDBPyConnection) -> None:

@@ -120,6 +120,18 @@ RAL_PLUGIN_EXPORT int inside(int32_t which, uint64_t address) {
 RAL_PLUGIN_EXPORT int taken(int32_t which) { return chip_taken[which]; }
 #endif
 
+#ifdef COPY
+/* A copy engine that counts, and answers COPY. */
+static int32_t copies[3];
+static int copy_bytes(int32_t index, int32_t direction, uint64_t to, uint64_t from, uint64_t bytes) {
+  (void)index;
+  ++copies[direction];
+  memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, bytes);
+  return COPY;
+}
+RAL_PLUGIN_EXPORT int32_t copied(int32_t direction) { return copies[direction]; }
+#endif
+
 /* A kernel: out = a + b, float32, contiguous. */
 RAL_PLUGIN_EXPORT int my_add(const ral_call* call) {
   const float* a = (const float*)call->args[0].as.tensors->data;
@@ -147,6 +159,9 @@ RAL_PLUGIN_EXPORT const ral_plugin* ENTRY(void) {
 #ifdef REGIONS
   table.reserve = reserve;
   table.release = release;
+#endif
+#ifdef COPY
+  table.copy = copy_bytes;
 #endif
   return &table;
 }

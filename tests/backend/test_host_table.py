@@ -95,3 +95,27 @@ def test_a_plugins_own_memory_is_what_tensors_lie_in(tmp_path: Path) -> None:
         "-DREGIONS",
     )
     assert rows == [1, 1, 2, 1, 0, 1]
+
+
+def test_a_vendors_copy_engine_moves_whole_bytes(tmp_path: Path) -> None:
+    """Not within a device, not what must be converted, and not between vendors."""
+    rows = answers(
+        tmp_path,
+        "x = torch.arange(6.0); y = x.to('ral:1'); z = y.cpu(); y.clone(); y.to('ral:0'); torch.ral.synchronize(1)\n"
+        "y.copy_(torch.arange(6))\n"
+        "torch.ral.synchronize(1)\n"
+        "print(json.dumps([z.tolist(), [chip.copied(n) for n in range(3)]]))",
+        "-DCOPY=RAL_OK",
+    )
+    assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [1, 1, 0]]
+
+
+def test_a_copy_engine_that_fails_is_an_error_at_the_next_wait(tmp_path: Path) -> None:
+    rows = answers(
+        tmp_path,
+        "x = torch.ones(6).to('ral:1')\n"
+        "try: torch.ral.synchronize(1)\n"
+        "except RuntimeError as error: print(json.dumps([str(error)]))",
+        "-DCOPY=RAL_FAILED",
+    )
+    assert "on ral:1, stream 0: mychip: copy() of 24 bytes answers 2" in str(rows[0])

@@ -45,6 +45,10 @@ Way way_of(const at::Tensor& from, const at::Tensor& to) {
   return {trace::kDeviceToDevice, &runtime.device(to.device()), Pipeline::kCopyIn, &runtime.device(from.device())};
 }
 
+bool is_of_one_vendor(const Way& way) {
+  return way.source == nullptr || way.source->info().source == way.device->info().source;
+}
+
 // One side of a copy. Memory of a device is known by its address alone, for it is reused in stream order; a host tensor
 // is kept, and given back to a thread of the program: its last reference may be Python's.
 class Side {
@@ -93,6 +97,20 @@ bool same_bytes(const at::Tensor& from, const at::Tensor& to) {
          from.layout() == c10::kStrided && to.layout() == c10::kStrided;
 }
 
+ral_direction in_c(Direction direction) {
+  return direction == trace::kHostToDevice   ? RAL_HOST_TO_DEVICE
+         : direction == trace::kDeviceToHost ? RAL_DEVICE_TO_HOST
+                                             : RAL_DEVICE_TO_DEVICE;
+}
+
+// By the vendor's own copy engine where it has one, and where the bytes of both sides follow each other.
+bool moved_by_vendor(const Device& device, Direction direction, const at::Tensor& from, const at::Tensor& to) {
+  const DeviceInfo& info = device.info();
+  return direction != trace::kWithinDevice && same_bytes(from, to) &&
+         info.source->copy(info.vendor_index, in_c(direction), reinterpret_cast<std::uintptr_t>(to.mutable_data_ptr()),
+                           reinterpret_cast<std::uintptr_t>(from.const_data_ptr()), to.nbytes());
+}
+
 void move_bytes(const at::Tensor& from, const at::Tensor& to) {
   if (same_bytes(from, to)) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<std::size_t>(to.nbytes()));
@@ -106,6 +124,7 @@ class CopyWork final : public Work {
  public:
   CopyWork(const Way& way, Side&& from, Side&& to, std::int64_t bytes, const events::Launch& launch)
       : Work(WorkKind::kTransfer, way.pipeline, launch.name()),
+        vendor_(is_of_one_vendor(way) ? way.device : nullptr),
         direction_(way.direction),
         other_(way.source != nullptr ? way.source->index() : -1),
         bytes_(bytes),
@@ -115,7 +134,13 @@ class CopyWork final : public Work {
     site = launch.site();
   }
 
-  void run() override { move_bytes(from_.on_cpu(), to_.on_cpu()); }
+  void run() override {
+    const at::Tensor from = from_.on_cpu();
+    const at::Tensor to = to_.on_cpu();
+    if (vendor_ == nullptr || !moved_by_vendor(*vendor_, direction_, from, to)) {
+      move_bytes(from, to);
+    }
+  }
   void ended(const Times& times) noexcept override {
     if (started_.active()) {
       started_.work(trace::Kind::kTransfer, times.start_ticks, times.end_ticks, bytes_,
@@ -129,6 +154,7 @@ class CopyWork final : public Work {
   std::string what() const override { return "a copy"; }
 
  private:
+  const Device* vendor_;  // whose copy engine may do it
   Direction direction_;
   std::int64_t other_;
   std::int64_t bytes_;

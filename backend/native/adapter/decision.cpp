@@ -1,5 +1,6 @@
 #include "decision.h"
 
+#include "python_backend.h"
 #include "runtime.h"
 
 namespace ral {
@@ -22,7 +23,7 @@ std::string refusal(const KernelSpec& spec, const ShapeClass& shape) {
 
 std::unique_ptr<Decision> make_decision(const Device& device, const std::string& op, const ShapeClass& shape,
                                         std::uint32_t generation) {
-  std::string why = "native: no entry";
+  std::string why = has_python_backend(device) ? "native: the backend said not mine" : "native: no entry";
   std::shared_ptr<Kernel> chosen;
   for (const auto& kernel : device.kernels().find(op)) {
     const std::string refused = refusal(kernel->spec(), shape);
