@@ -47,7 +47,8 @@ class Call {
     return {shapes_.data() + tensor.shape + tensor.rank, tensor.rank};
   }
   // An out= argument that the call resizes, as it is from now on.
-  void set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout);
+  void set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout,
+                  std::int64_t offset);
 
   // Calls visit(spec, first tensor, count) for each argument of tensors.
   template <class Visitor>
@@ -83,7 +84,8 @@ class Call {
   c10::SmallVector<at::Tensor, 1> host_tensors_;
 };
 
-// The tensors of a call as CPU tensors over the device's memory; those that share a storage there share one here.
+// The tensors of a call as CPU tensors over the device's memory; those that share a storage there share one here, and
+// those that look at it in the same way are one tensor.
 class CallAliases {
  public:
   explicit CallAliases(const Call& call);
@@ -98,6 +100,8 @@ class CallAliases {
   void write_back() const;
 
  private:
+  std::size_t earlier_in_storage(std::size_t index) const;
+
   const Call& call_;
   c10::SmallVector<at::Tensor, 5> tensors_;
 };
