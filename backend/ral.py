@@ -17,6 +17,8 @@ from ral_trace.backend.reloading import reload_plugins as reload_plugins
 # torch.Stream and torch.Event already know the device; here they get its name, as torch.cuda has it.
 Stream = torch.Stream
 Event = torch.Event
+# Gradient checkpointing asks for it before it saves the state of the random numbers.
+_initialized = True
 
 
 def is_available() -> bool:

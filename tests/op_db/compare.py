@@ -129,8 +129,9 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def moved(sample: SampleInput, device: str) -> SampleInput:
-    """The same on the device: strides, offsets and broadcasting too, and tensors that appear twice are one again."""
-    known: dict[int, Tensor] = {}
+    """The same on the device: strides, offsets, shared memory, conjugation, and tensors that appear twice are one."""
+    tensors: dict[int, Tensor] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def move(x: Any) -> Any:
         if isinstance(x, torch.device):
@@ -139,24 +140,28 @@ def moved(sample: SampleInput, device: str) -> SampleInput:
             return device if isinstance(x, str) and x == "cpu" else x
         if x.device.type != "cpu":
             return x
-        if id(x) not in known:
-            known[id(x)] = _moved_tensor(x, device)
-        return known[id(x)]
+        if id(x) not in tensors:
+            tensors[id(x)] = _moved_tensor(x, device, storages)
+        return tensors[id(x)]
 
     result = copy.copy(sample)
     result.input, result.args, result.kwargs = tree_map(move, (sample.input, sample.args, sample.kwargs))
     return result
 
 
-def _moved_tensor(x: Tensor, device: str) -> Tensor:
-    if x.layout is not torch.strided or x.is_conj() or x.is_neg():
-        return x.detach().to(device).requires_grad_(x.requires_grad)
+def _moved_tensor(x: Tensor, device: str, storages: dict[int, torch.UntypedStorage]) -> Tensor:
     plain = x.detach()
-    whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    if x.layout is not torch.strided:
+        return plain.to(device).requires_grad_(x.requires_grad)
+    storage = plain.untyped_storage()
+    if storage._cdata not in storages:
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        storages[storage._cdata] = whole.to(device).clone().untyped_storage()
     there = torch.empty(0, dtype=x.dtype, device=device).set_(
-        whole.to(device).untyped_storage(), plain.storage_offset(), plain.size(), plain.stride()
+        storages[storage._cdata], plain.storage_offset(), plain.size(), plain.stride()
     )
-    return there.requires_grad_(x.requires_grad)
+    there = torch._conj(there) if x.is_conj() else there
+    return (torch._neg_view(there) if x.is_neg() else there).requires_grad_(x.requires_grad)
 
 
 @dataclasses.dataclass
@@ -198,7 +203,7 @@ def _differences_of(
         yield differs("other error", f"{_in_words(actual.error)} | {_in_words(expected.error)}")
     elif expected.error is None and expected.result is not None:
         yield from itertools.starmap(differs, compare(op, expected.result, actual.result, device))
-        if new := {each for each in set(actual.warned) - set(expected.warned) if not each.startswith("FALLBACK STORM")}:
+        if new := {each for each in set(actual.warned) - set(expected.warned) if "launches ran on the CPU" not in each}:
             yield differs("warning", min(new))
 
 

@@ -29,7 +29,7 @@ std::int64_t reach(const at::Tensor& tensor) {
 // A copy that no Python object hangs on: whoever drops it last may be a worker.
 at::Tensor private_copy(const at::Tensor& tensor) {
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
-  if (tensor.dim() == 0) {
+  if (tensor.dim() == 0 && !tensor.is_conj() && !tensor.is_neg()) {
     std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.itemsize());
     copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
     return copy;
@@ -146,12 +146,16 @@ void Call::add_device_tensor(const at::Tensor& tensor) {
           static_cast<std::uint32_t>(shapes_.size()),
           rank,
           tensor.scalar_type(),
-          TensorDesc::Where::kDevice};
+          TensorDesc::Where::kDevice,
+          tensor.is_conj(),
+          tensor.is_neg()};
+  lazy_ = lazy_ || desc.conj || desc.neg;
   device_->check_access(tensor.storage(), static_cast<std::size_t>(reach(tensor)) * tensor.itemsize());
   bytes_ += static_cast<std::int64_t>(tensor.nbytes());
   shapes_.append(tensor.sizes().begin(), tensor.sizes().end());
   shapes_.append(tensor.strides().begin(), tensor.strides().end());
-  key_.add(static_cast<std::uint64_t>(desc.dtype) << 16 | rank);
+  key_.add((desc.conj ? 1U << 30 : 0U) | (desc.neg ? 1U << 29 : 0U) | static_cast<std::uint64_t>(desc.dtype) << 16 |
+           rank);
   for (std::size_t i = desc.shape; i < shapes_.size(); ++i) {
     key_.add(static_cast<std::uint64_t>(shapes_[i]));
   }
@@ -217,8 +221,8 @@ void Call::set_layout(std::size_t tensor, void* data, std::size_t storage_bytes,
 namespace {
 
 bool is_same_view(const Call& call, const TensorDesc& a, const TensorDesc& b) {
-  return a.dtype == b.dtype && a.offset == b.offset && call.sizes(a) == call.sizes(b) &&
-         call.strides(a) == call.strides(b);
+  return a.conj == b.conj && a.neg == b.neg && a.dtype == b.dtype && a.offset == b.offset &&
+         call.sizes(a) == call.sizes(b) && call.strides(a) == call.strides(b);
 }
 
 }  // namespace
@@ -238,7 +242,12 @@ CallAliases::CallAliases(const Call& call) : call_(call) {
       continue;
     }
     c10::Storage storage = shared != i ? tensors_[shared].storage() : storage_over(desc.data, desc.storage_bytes);
-    tensors_.push_back(cpu_tensor(std::move(storage), desc.dtype, call.sizes(desc), call.strides(desc), desc.offset));
+    at::Tensor alias = cpu_tensor(std::move(storage), desc.dtype, call.sizes(desc), call.strides(desc), desc.offset);
+    if (C10_UNLIKELY(desc.conj || desc.neg)) {
+      alias._set_conj(desc.conj);
+      alias._set_neg(desc.neg);
+    }
+    tensors_.push_back(std::move(alias));
   }
 }
 

@@ -19,6 +19,8 @@ struct TensorDesc {
   std::uint16_t rank = 0;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   Where where = Where::kUndefined;
+  bool conj = false;  // what it holds is to be read conjugated, or negated
+  bool neg = false;
 };
 
 class Call {
@@ -35,6 +37,8 @@ class Call {
   const ShapeClass& shape() const { return shape_; }
   // Indices are, masks are not known without reading them.
   bool depends_on_data() const { return op_->may_depend_on_data() && (masked_ || !op_->mixes_devices()); }
+  // Some operators are called with tensors whose conjugation or negation nobody has carried out yet.
+  bool has_lazy_tensors() const { return lazy_; }
   // Of the device's tensors among the arguments: each counts as a whole and once, also where it is read and written.
   std::int64_t bytes() const { return bytes_; }
 
@@ -78,6 +82,7 @@ class Call {
   ShapeClass shape_;
   std::int64_t bytes_ = 0;
   bool masked_ = false;
+  bool lazy_ = false;
   c10::SmallVector<c10::IValue, 8> values_;
   c10::SmallVector<TensorDesc, 5> tensors_;
   c10::SmallVector<std::int64_t, 24> shapes_;

@@ -46,10 +46,13 @@ class Learner {
     }
   }
 
-  void add_tensor(const at::Tensor& tensor) {
+  void add_tensor(const at::Tensor& result) {
     TensorLayout layout;
-    if (tensor.defined()) {
-      check_holdable(call_.op(), tensor);
+    if (result.defined()) {
+      check_holdable(call_.op(), result);
+      const bool lazy = result.is_conj() || result.is_neg();
+      const at::Tensor tensor = lazy ? result.resolve_conj().resolve_neg() : result;
+      learnt_.complete = learnt_.complete && !lazy;
       layout = describe(tensor);
       locate(tensor, layout);
     }
