@@ -35,3 +35,7 @@ class BadManifest(PluginRefused):
 
 class NoCodeGenerator(BackendError):
     """torch.compile was asked for code that nobody generates for a `ral` device."""
+
+
+class NotShared(BackendError):
+    """A tensor on a `ral` device was handed to another process."""

@@ -102,7 +102,9 @@ def _call_out(op: OpInfo, sample: SampleInput, make: Callable[[Tensor], Tensor])
             return None
         outs = [make(each) for each in tensors]
         torch.manual_seed(SEED_OF_CALLS)
-        result = op(sample.input, *sample.args, **sample.kwargs, out=outs[0] if isinstance(like, Tensor) else tuple(outs))
+        result = op(
+            sample.input, *sample.args, **sample.kwargs, out=outs[0] if isinstance(like, Tensor) else tuple(outs)
+        )
         if outs[0].device.type == "cpu" and not all(map(_is_close, outs, tensors)):
             return None
         return result, outs

@@ -3,7 +3,34 @@
 import re
 from typing import Any
 
-KNOWN: list[tuple[str, str, str]] = []
+SPARSE = "ral devices hold strided tensors only, and say so"
+KNOWN: list[tuple[str, str, str]] = [
+    (r"to_sparse|sparse\..*", r"(other )?error: NotImplementedError: .* strided tensors only", SPARSE),
+    (
+        r"tensor_split",
+        r"error: RuntimeError: tensor_split expected .* to be on cpu",
+        "the sample's indices belong there",
+    ),
+    (
+        r"nn\.functional\.scaled_dot_product_attention",
+        r"layout: ",
+        "torch composes attention for devices: the same values in other strides",
+    ),
+    (r"addr", r"no error: RuntimeError: (2D tensor expected|size mismatch)", "torch's boxed call cannot see in place"),
+    (r"cat", r"no error: .* refer to a single memory location", "an output without memory cannot be told from another"),
+    (r"addr", r"other error: ", "the same call is refused by the router, in other words"),
+    (
+        r"native_batch_norm",
+        r"shape: ",
+        "torch's meta kernel makes statistics in evaluation that the CPU's leaves empty",
+    ),
+    (
+        r"nn\.functional\.linear",
+        r"warning: An output with one or more elements was resized",
+        "torch composes it with out=",
+    ),
+    (r"linalg\.lstsq.*", r"layout: ", "a result inside a larger storage is brought to the device without the gaps"),
+]
 """(operator, kind and words of the difference, reason); the first two are regular expressions."""
 
 

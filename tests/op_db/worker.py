@@ -1,5 +1,6 @@
-"""Compares the operators whose numbers come in on the standard input, and says a line of JSON for each. A crash or a hang
-takes this process, not the one that counts.
+"""Compares the operators whose numbers come in on the standard input, and says a line of JSON for each.
+
+A crash or a hang takes this process, not the one that counts.
 """
 
 import dataclasses
