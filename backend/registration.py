@@ -30,6 +30,7 @@ _PREFERRED_WHOLE = (
     "aten::convolution_backward_overrideable",
     "aten::convolution_overrideable",
     "aten::linalg__powsum",
+    "aten::conj_physical_",
     "aten::mode.values",
 )
 

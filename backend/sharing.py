@@ -18,7 +18,7 @@ def install() -> None:
 def _reduce(tensor: torch.Tensor) -> Any:
     if tensor.device.type == "ral":
         raise NotShared(
-            f"a tensor on {tensor.device} cannot be shared with another process, because its memory belongs to this one:"
+            f"a tensor on {tensor.device} cannot be shared with another process, whose memory it is not in:"
             " send tensor.cpu() and move it to the device there"
         )
     return reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]

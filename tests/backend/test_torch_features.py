@@ -1,4 +1,4 @@
-"""What programs do with torch beside calling operators: modes, transforms, compilation, other processes, sparse tensors."""
+"""What programs do with torch beside calling operators: modes, transforms, compilation, other processes."""
 
 from multiprocessing.reduction import ForkingPickler
 from typing import Any

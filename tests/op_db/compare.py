@@ -1,7 +1,7 @@
 """One operator of PyTorch's own operator database on a `ral` device, against the CPU.
 
-Each sample runs three times: the first call learns the layout of what comes out, the second is launched without waiting,
-the third has other values in tensors that look the same.
+Each sample runs three times: the first call learns the layout of what comes out, the second is launched without
+waiting, the third has other values in tensors that look the same.
 """
 
 import copy
@@ -70,7 +70,7 @@ def variants(op: OpInfo, grad: bool) -> Iterator[Variant]:
     if (inplace := op.inplace_variant) is not None:
         yield Variant("in place", lambda sample: inplace(_fresh(sample.input), *sample.args, **sample.kwargs))
     if op.supports_out:
-        yield Variant("out", lambda sample: _call_out(op, sample, lambda like: torch.empty_like(like)))
+        yield Variant("out", lambda sample: _call_out(op, sample, torch.empty_like))
         yield Variant("out resized", lambda sample: _call_out(op, sample, lambda like: like.new_empty(0)))
         yield Variant("out strided", lambda sample: _call_out(op, sample, _with_gaps))
     if grad and op.supports_autograd:

@@ -17,6 +17,13 @@ KNOWN: list[tuple[str, str, str]] = [
         "torch composes attention for devices: the same values in other strides",
     ),
     (r"addr", r"no error: RuntimeError: (2D tensor expected|size mismatch)", "torch's boxed call cannot see in place"),
+    (r"vdot", r"is_conj: ", "the conjugation is carried out, the value is the same"),
+    (
+        r"take|gather",
+        r"no error: .* refer to a single memory location",
+        "sim: the CPU works on copies, which do not overlap",
+    ),
+    (r"tensordot", r"layout: ", "sim: the CPU works on copies, which may be laid out anew"),
     (r"cat", r"no error: .* refer to a single memory location", "an output without memory cannot be told from another"),
     (r"addr", r"other error: ", "the same call is refused by the router, in other words"),
     (
