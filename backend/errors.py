@@ -31,3 +31,11 @@ class BadManifest(PluginRefused):
 
     def __init__(self, message: str) -> None:
         super().__init__("BAD_MANIFEST", message)
+
+
+class NoCodeGenerator(BackendError):
+    """torch.compile was asked for code that nobody generates for a `ral` device."""
+
+
+class NotShared(BackendError):
+    """A tensor on a `ral` device was handed to another process."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ral_trace.backend import _adapter, memory
+from ral_trace.backend import _adapter, inductor, memory
 from ral_trace.backend.dispatch import dispatch_records as dispatch_records
 from ral_trace.backend.dispatch import export_dispatch_records as export_dispatch_records
 from ral_trace.backend.dispatch import set_fallback_thresholds as set_fallback_thresholds
@@ -17,6 +17,8 @@ from ral_trace.backend.reloading import reload_plugins as reload_plugins
 # torch.Stream and torch.Event already know the device; here they get its name, as torch.cuda has it.
 Stream = torch.Stream
 Event = torch.Event
+# Gradient checkpointing asks for it before it saves the state of the random numbers.
+_initialized = True
 
 
 def is_available() -> bool:
@@ -228,3 +230,8 @@ mem_get_info = memory.mem_get_info
 set_per_process_memory_fraction = memory.set_per_process_memory_fraction
 empty_cache = memory.empty_cache
 gc = memory.collect_garbage
+
+
+def __getattr__(name: str) -> type[inductor.NoCode]:
+    """What Inductor asks for and is not here."""
+    return inductor.answer(name)

@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from ral_trace.backend import DEFAULT_DEVICES, plugins, python_backend, reloading
+from ral_trace.backend import DEFAULT_DEVICES, plugins, python_backend, reloading, sharing
 from ral_trace.backend.errors import AdapterMissing, BackendError, NameTaken
 from ral_trace.tracer.watch import TORCH_VERSION
 
@@ -30,6 +30,8 @@ _PREFERRED_WHOLE = (
     "aten::convolution_backward_overrideable",
     "aten::convolution_overrideable",
     "aten::linalg__powsum",
+    "aten::conj_physical_",
+    "aten::mode.values",
 )
 
 
@@ -100,6 +102,7 @@ def _register_module() -> None:
     if getattr(torch, NAME, None) is None:
         torch._register_device_module(NAME, ral)  # type: ignore[no-untyped-call]
         generate_methods_for_privateuse1_backend(for_storage=True)
+    sharing.install()
 
 
 def _routed_operators() -> list[str]:

@@ -107,7 +107,11 @@ at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
     pairs_.push_back({storage, storage_over(const_cast<void*>(storage.data()), storage.nbytes())});
     known = pairs_.end() - 1;
   }
-  return cpu_tensor(known->cpu, tensor.scalar_type(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  at::Tensor alias =
+      cpu_tensor(known->cpu, tensor.scalar_type(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  alias._set_conj(tensor.is_conj());
+  alias._set_neg(tensor.is_neg());
+  return alias;
 }
 
 at::Tensor Aliases::to_device(const at::Tensor& result) {
@@ -117,7 +121,11 @@ at::Tensor Aliases::to_device(const at::Tensor& result) {
   const c10::Storage& storage = result.storage();
   for (const Pair& pair : pairs_) {
     if (pair.cpu.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
-      return make_tensor(pair.device, result.dtype(), result.sizes(), result.strides(), result.storage_offset());
+      at::Tensor view =
+          make_tensor(pair.device, result.dtype(), result.sizes(), result.strides(), result.storage_offset());
+      view._set_conj(result.is_conj());
+      view._set_neg(result.is_neg());
+      return view;
     }
   }
   return upload(device_, result);

@@ -4,6 +4,7 @@
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/record_stream_ops.h>
@@ -67,6 +68,16 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
   at::Tensor result = with_memory(device_of(device), type, bytes);
   result.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
   return result;
+}
+
+// A tensor of zeros without memory: torch knows it by its key and never looks behind it.
+at::Tensor efficient_zeros(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
+                           std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                           std::optional<bool> pin_memory) {
+  check_options(layout, pin_memory);
+  at::native::ZeroTensorAllocator nothing(device_of(device).torch_device());
+  return at::detail::empty_generic(size, &nothing, kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                   c10::dtype_or_default(dtype), std::nullopt);
 }
 
 at::Tensor same_storage(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, std::int64_t offset) {
@@ -182,6 +193,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &efficient_zeros);
   m.impl("as_strided", &as_strided);
   m.impl("view", &view);
   m.impl("_reshape_alias", &reshape_alias);

@@ -4,6 +4,7 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "alias.h"
@@ -28,7 +29,7 @@ std::int64_t reach(const at::Tensor& tensor) {
 // A copy that no Python object hangs on: whoever drops it last may be a worker.
 at::Tensor private_copy(const at::Tensor& tensor) {
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
-  if (tensor.dim() == 0) {
+  if (tensor.dim() == 0 && !tensor.is_conj() && !tensor.is_neg()) {
     std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.itemsize());
     copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
     return copy;
@@ -38,20 +39,32 @@ at::Tensor private_copy(const at::Tensor& tensor) {
   return copy;
 }
 
+// With its type: None, False and the number 0 are different arguments.
 void add_to_key(PlanKey& key, const c10::IValue& value) {
-  if (value.isInt()) {
+  if (value.isNone()) {
+    key.add(11);
+  } else if (value.isInt()) {
+    key.add(12);
     key.add(static_cast<std::uint64_t>(value.toInt()));
+  } else if (value.isBool()) {
+    key.add(value.toBool() ? 14 : 13);
+  } else if (value.isDouble()) {
+    key.add(15);
+    key.add(std::hash<double>()(value.toDouble()));
+  } else if (value.isComplexDouble()) {
+    key.add(10);
   } else if (value.isList()) {
+    key.add(16);
     key.add(value.toListRef().size());
     for (const c10::IValue& element : value.toListRef()) {
       add_to_key(key, element);
     }
   } else if (value.isString()) {
+    key.add(17);
     key.add(std::hash<std::string_view>()(value.toStringRef()));
-  } else if (value.isComplexDouble()) {
-    key.add(10);
   } else {
-    key.add(c10::IValue::hash(value) + 11);
+    key.add(18);
+    key.add(c10::IValue::hash(value));
   }
 }
 
@@ -133,12 +146,16 @@ void Call::add_device_tensor(const at::Tensor& tensor) {
           static_cast<std::uint32_t>(shapes_.size()),
           rank,
           tensor.scalar_type(),
-          TensorDesc::Where::kDevice};
+          TensorDesc::Where::kDevice,
+          tensor.is_conj(),
+          tensor.is_neg()};
+  lazy_ = lazy_ || desc.conj || desc.neg;
   device_->check_access(tensor.storage(), static_cast<std::size_t>(reach(tensor)) * tensor.itemsize());
   bytes_ += static_cast<std::int64_t>(tensor.nbytes());
   shapes_.append(tensor.sizes().begin(), tensor.sizes().end());
   shapes_.append(tensor.strides().begin(), tensor.strides().end());
-  key_.add(static_cast<std::uint64_t>(desc.dtype) << 16 | rank);
+  key_.add((desc.conj ? 1U << 30 : 0U) | (desc.neg ? 1U << 29 : 0U) | static_cast<std::uint64_t>(desc.dtype) << 16 |
+           rank);
   for (std::size_t i = desc.shape; i < shapes_.size(); ++i) {
     key_.add(static_cast<std::uint64_t>(shapes_[i]));
   }
@@ -184,13 +201,14 @@ void Call::add_value(std::size_t position, const c10::IValue& value) {
   }
 }
 
-void Call::set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout) {
+void Call::set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout,
+                      std::int64_t offset) {
   TensorDesc& desc = tensors_[tensor];
   const auto item_bytes = static_cast<std::int64_t>(c10::elementSize(desc.dtype));
   bytes_ += item_bytes * (c10::multiply_integers(layout.sizes) - c10::multiply_integers(sizes(desc)));
   desc.data = data;
   desc.storage_bytes = storage_bytes;
-  desc.offset = layout.offset;
+  desc.offset = offset;
   desc.rank = static_cast<std::uint16_t>(layout.sizes.size());
   desc.shape = static_cast<std::uint32_t>(shapes_.size());
   shapes_.append(layout.sizes.begin(), layout.sizes.end());
@@ -200,6 +218,15 @@ void Call::set_layout(std::size_t tensor, void* data, std::size_t storage_bytes,
 // --- aliases
 // ---------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+bool is_same_view(const Call& call, const TensorDesc& a, const TensorDesc& b) {
+  return a.conj == b.conj && a.neg == b.neg && a.dtype == b.dtype && a.offset == b.offset &&
+         call.sizes(a) == call.sizes(b) && call.strides(a) == call.strides(b);
+}
+
+}  // namespace
+
 CallAliases::CallAliases(const Call& call) : call_(call) {
   const auto& descs = call.tensors();
   for (std::size_t i = 0; i < descs.size(); ++i) {
@@ -208,16 +235,36 @@ CallAliases::CallAliases(const Call& call) : call_(call) {
       tensors_.push_back(desc.where == TensorDesc::Where::kHost ? call.host_tensors()[desc.shape] : at::Tensor());
       continue;
     }
-    std::size_t shared = i;
-    for (std::size_t j = 0; descs.size() <= 16 && j < i; ++j) {
-      if (desc.data != nullptr && descs[j].where == TensorDesc::Where::kDevice && descs[j].data == desc.data) {
-        shared = j;
-        break;
-      }
+    const std::size_t shared = earlier_in_storage(i);
+    if (shared != i && is_same_view(call, descs[shared], desc)) {
+      // To ATen an output that is the input itself works in place: it must not be resized.
+      tensors_.push_back(tensors_[shared]);
+      continue;
     }
     c10::Storage storage = shared != i ? tensors_[shared].storage() : storage_over(desc.data, desc.storage_bytes);
-    tensors_.push_back(cpu_tensor(std::move(storage), desc.dtype, call.sizes(desc), call.strides(desc), desc.offset));
+    at::Tensor alias = cpu_tensor(std::move(storage), desc.dtype, call.sizes(desc), call.strides(desc), desc.offset);
+    if (C10_UNLIKELY(desc.conj || desc.neg)) {
+      alias._set_conj(desc.conj);
+      alias._set_neg(desc.neg);
+    }
+    tensors_.push_back(std::move(alias));
   }
+}
+
+// The first tensor over the same memory, of those that look the same if there is one.
+std::size_t CallAliases::earlier_in_storage(std::size_t index) const {
+  const auto& descs = call_.tensors();
+  std::size_t found = index;
+  for (std::size_t j = 0; descs.size() <= 16 && descs[index].data != nullptr && j < index; ++j) {
+    if (descs[j].where != TensorDesc::Where::kDevice || descs[j].data != descs[index].data) {
+      continue;
+    }
+    if (is_same_view(call_, descs[j], descs[index])) {
+      return j;
+    }
+    found = std::min(found, j);
+  }
+  return found;
 }
 
 Stack CallAliases::stack(c10::ArrayRef<at::Tensor> tensors) const {
@@ -252,10 +299,15 @@ Stack CallAliases::stack(c10::ArrayRef<at::Tensor> tensors) const {
 }
 
 void CallAliases::detach() {
+  const c10::SmallVector<at::Tensor, 5> originals = tensors_;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (call_.tensors()[i].where == TensorDesc::Where::kDevice) {
-      tensors_[i] = at::_ops::clone::call(tensors_[i], std::nullopt);
+    if (call_.tensors()[i].where != TensorDesc::Where::kDevice) {
+      continue;
     }
+    const auto first = std::find_if(originals.begin(), originals.end(),
+                                    [&](const at::Tensor& tensor) { return tensor.is_same(originals[i]); });
+    const auto known = static_cast<std::size_t>(first - originals.begin());
+    tensors_[i] = known < i ? tensors_[known] : at::_ops::clone::call(originals[i], std::nullopt);
   }
 }
 

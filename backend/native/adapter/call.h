@@ -19,6 +19,8 @@ struct TensorDesc {
   std::uint16_t rank = 0;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   Where where = Where::kUndefined;
+  bool conj = false;  // what it holds is to be read conjugated, or negated
+  bool neg = false;
 };
 
 class Call {
@@ -35,6 +37,8 @@ class Call {
   const ShapeClass& shape() const { return shape_; }
   // Indices are, masks are not known without reading them.
   bool depends_on_data() const { return op_->may_depend_on_data() && (masked_ || !op_->mixes_devices()); }
+  // Some operators are called with tensors whose conjugation or negation nobody has carried out yet.
+  bool has_lazy_tensors() const { return lazy_; }
   // Of the device's tensors among the arguments: each counts as a whole and once, also where it is read and written.
   std::int64_t bytes() const { return bytes_; }
 
@@ -47,7 +51,8 @@ class Call {
     return {shapes_.data() + tensor.shape + tensor.rank, tensor.rank};
   }
   // An out= argument that the call resizes, as it is from now on.
-  void set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout);
+  void set_layout(std::size_t tensor, void* data, std::size_t storage_bytes, const TensorLayout& layout,
+                  std::int64_t offset);
 
   // Calls visit(spec, first tensor, count) for each argument of tensors.
   template <class Visitor>
@@ -77,13 +82,15 @@ class Call {
   ShapeClass shape_;
   std::int64_t bytes_ = 0;
   bool masked_ = false;
+  bool lazy_ = false;
   c10::SmallVector<c10::IValue, 8> values_;
   c10::SmallVector<TensorDesc, 5> tensors_;
   c10::SmallVector<std::int64_t, 24> shapes_;
   c10::SmallVector<at::Tensor, 1> host_tensors_;
 };
 
-// The tensors of a call as CPU tensors over the device's memory; those that share a storage there share one here.
+// The tensors of a call as CPU tensors over the device's memory; those that share a storage there share one here, and
+// those that look at it in the same way are one tensor.
 class CallAliases {
  public:
   explicit CallAliases(const Call& call);
@@ -98,6 +105,8 @@ class CallAliases {
   void write_back() const;
 
  private:
+  std::size_t earlier_in_storage(std::size_t index) const;
+
   const Call& call_;
   c10::SmallVector<at::Tensor, 5> tensors_;
 };

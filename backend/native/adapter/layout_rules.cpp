@@ -32,6 +32,11 @@ class StandIns {
         tensors_.push_back(alias);
         continue;
       }
+      const std::size_t same = first_same(aliases, i);
+      if (same < i) {
+        tensors_.push_back(tensors_[same]);
+        continue;
+      }
       const c10::StorageImpl* storage = alias.storage().unsafeGetStorageImpl();
       auto found = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == storage; });
       if (found == known.end()) {
@@ -64,6 +69,13 @@ class StandIns {
   }
 
  private:
+  static std::size_t first_same(const CallAliases& aliases, std::size_t index) {
+    std::size_t found = 0;
+    while (!aliases.tensor(found).is_same(aliases.tensor(index))) {
+      ++found;
+    }
+    return found;
+  }
   static c10::Storage meta_storage(const at::Tensor& alias) {
     return c10::Storage(c10::Storage::use_byte_size_t(), alias.storage().nbytes(), c10::DataPtr(nullptr, c10::kMeta),
                         c10::GetAllocator(c10::kMeta), /*resizable=*/true);

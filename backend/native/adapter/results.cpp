@@ -1,6 +1,12 @@
 #include "results.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
+
+#include <algorithm>
+
+#include "hooks.h"
 
 namespace ral {
 
@@ -40,11 +46,13 @@ class Learner {
     }
   }
 
-  void add_tensor(const at::Tensor& tensor) {
+  void add_tensor(const at::Tensor& result) {
     TensorLayout layout;
-    if (tensor.defined()) {
-      TORCH_CHECK(tensor.layout() == c10::kStrided, call_.op().name().text(),
-                  " makes a tensor that is not strided, which ral devices do not hold");
+    if (result.defined()) {
+      check_holdable(call_.op(), result);
+      const bool lazy = result.is_conj() || result.is_neg();
+      const at::Tensor tensor = lazy ? result.resolve_conj().resolve_neg() : result;
+      learnt_.complete = learnt_.complete && !lazy;
       layout = describe(tensor);
       locate(tensor, layout);
     }
@@ -95,11 +103,21 @@ class Learner {
              tensor.strides() == call_.strides(desc) && tensor.storage_offset() == desc.offset)) {
           continue;
         }
+        check_not_in_place(i);
         learnt_.layout.resized.push_back({static_cast<std::uint32_t>(i), tensor.storage().nbytes(), describe(tensor)});
         learnt_.resized.push_back(tensor.storage());
         learnt_.complete = learnt_.complete && spec.out;
       }
     });
+  }
+
+  // An output that is an input too keeps its size. Boxed, some kernels do not see that it is.
+  void check_not_in_place(std::size_t index) const {
+    for (std::size_t i = 0; i < outcome_.arguments.size(); ++i) {
+      TORCH_CHECK(i == index || !outcome_.arguments[i].is_same(outcome_.arguments[index]), "output with shape ",
+                  call_.sizes(call_.tensors()[index]), " doesn't match the broadcast shape ",
+                  outcome_.arguments[index].sizes(), " (", call_.op().name().text(), ")");
+    }
   }
 
   const Call& call_;
@@ -121,7 +139,35 @@ at::Tensor argument_tensor(const Call& call, const Stack& stack, std::size_t ind
   return found;
 }
 
+// As torch resizes an out= argument: where it begins stays, and its storage grows where it is too small.
+HandOut::Place resize(const at::Tensor& tensor, const TensorLayout& layout) {
+  const std::int64_t offset = tensor.storage_offset();
+  const std::size_t bytes = at::detail::computeStorageNbytes(layout.sizes, layout.strides, tensor.itemsize(),
+                                                             static_cast<std::size_t>(offset));
+  if (bytes > tensor.storage().nbytes()) {
+    resize_storage(tensor.storage(), bytes);
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides, offset);
+  return {const_cast<void*>(tensor.storage().data()), tensor.storage().nbytes(), false};
+}
+
+bool lies_in_a_place(const at::Tensor& tensor, c10::ArrayRef<HandOut::Place> places) {
+  return std::any_of(places.begin(), places.end(), [&](const HandOut::Place& place) {
+    return place.bytes != 0 && place.data == tensor.storage().data();
+  });
+}
+
 }  // namespace
+
+void check_holdable(const Operator& op, const at::Tensor& tensor) {
+  const char* what = tensor.is_nested()                 ? "nested"
+                     : tensor.is_quantized()            ? "quantised"
+                     : tensor.layout() == c10::kSparse  ? "sparse"
+                     : tensor.layout() != c10::kStrided ? "compressed"
+                                                        : nullptr;
+  TORCH_CHECK_NOT_IMPLEMENTED(what == nullptr, op.name().text(), " makes a ", what,
+                              " tensor, and ral devices hold strided tensors only: make it on the CPU");
+}
 
 Learnt learn(const Call& call, const Outcome& outcome) { return Learner(call, outcome).learn(); }
 
@@ -130,16 +176,9 @@ Results make_results(const Layout& layout, Call& call, const Stack& stack) {
   Device& device = call.device();
   for (const Resized& resized : layout.resized) {
     const at::Tensor tensor = argument_tensor(call, stack, resized.tensor);
-    const c10::Storage fresh = device_storage(device, resized.storage_bytes);
-    void* data = const_cast<void*>(fresh.data());
-    results.resized.push_back({data, resized.storage_bytes, false});
-    const c10::Storage& storage = tensor.storage();
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        fresh.unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, device.torch_device())));
-    storage.set_nbytes(resized.storage_bytes);
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resized.layout.sizes, resized.layout.strides,
-                                                        resized.layout.offset);
-    call.set_layout(resized.tensor, data, resized.storage_bytes, resized.layout);
+    results.resized.push_back(resize(tensor, resized.layout));
+    call.set_layout(resized.tensor, results.resized.back().data, results.resized.back().bytes, resized.layout,
+                    tensor.storage_offset());
   }
   c10::SmallVector<c10::Storage, 2> storages;
   for (const std::size_t bytes : layout.storages) {
@@ -192,6 +231,7 @@ void settle(const Layout& layout, const Stack& results, c10::ArrayRef<HandOut::P
       tensors.push_back(results[i].isTensor() ? results[i].toTensor() : at::Tensor());
     }
   }
+  std::vector<std::pair<at::Tensor, at::Tensor>> elsewhere;
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const TensorLayout& expected = layout.tensors[i];
     if (expected.from != TensorLayout::From::kFresh) {
@@ -206,8 +246,14 @@ void settle(const Layout& layout, const Stack& results, c10::ArrayRef<HandOut::P
         tensors[i].storage_offset() != expected.offset) {
       at::Tensor target = cpu_tensor(storage_over(place.data, place.bytes), expected.dtype, expected.sizes,
                                      expected.strides, expected.offset);
-      at::_ops::copy_::call(target, tensors[i], false);
+      // Two results may have been born in each other's place.
+      elsewhere.emplace_back(std::move(target), lies_in_a_place(tensors[i], places)
+                                                    ? at::_ops::clone::call(tensors[i], std::nullopt)
+                                                    : tensors[i]);
     }
+  }
+  for (auto& [target, result] : elsewhere) {
+    at::_ops::copy_::call(target, result, false);
   }
 }
 

@@ -16,6 +16,9 @@ struct Outcome {
   Stack results;
 };
 
+// Raises where a kernel made what no ral device holds: a tensor that is not strided, or quantised.
+void check_holdable(const Operator& op, const at::Tensor& tensor);
+
 // What was learnt, and the memory in which the run left what is new.
 struct Learnt {
   Layout layout;

@@ -2,6 +2,7 @@
 // memory the host can address.
 #include <ATen/ops/copy_ops.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 
@@ -72,7 +73,10 @@ class AtenWork final : public Work {
       const c10::IValue& result = trial_->outcome.results[i];
       if (call_.op().return_argument(i) < 0) {
         for_each_result(result, [&](const at::Tensor& tensor) {
-          trial_->fresh_bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+          if (tensor.defined()) {
+            check_holdable(call_.op(), tensor);
+            trial_->fresh_bytes += static_cast<std::int64_t>(tensor.nbytes());
+          }
         });
       }
     }
@@ -105,8 +109,8 @@ class FillWork final : public Work {
       : Work(WorkKind::kHost, Pipeline::kCompute, 0), from_(std::move(from)), to_(std::move(to)) {}
   void run() override {
     for (std::size_t i = 0; i < to_.size(); ++i) {
-      if (to_[i].bytes != 0) {
-        std::memcpy(to_[i].data, from_[i].data(), to_[i].bytes);
+      if (to_[i].bytes != 0 && to_[i].data != from_[i].data()) {
+        std::memcpy(to_[i].data, from_[i].data(), std::min(to_[i].bytes, from_[i].nbytes()));
       }
     }
   }

@@ -48,15 +48,19 @@ class HostCopies {
   void write_back(const at::Tensor& tensor, const at::Tensor& host) {
     if (tensor.sizes() != host.sizes()) {
       tensor.resize_(host.sizes());
+      if (host.is_non_overlapping_and_dense()) {
+        tensor.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), tensor.storage_offset());
+      }
     }
     bytes_ += static_cast<std::int64_t>(host.nbytes());
     copy(host, tensor, copy_name(), SyncReason::kNone);
   }
 
-  at::Tensor to_device(const at::Tensor& host) {
+  at::Tensor to_device(const Operator& op, const at::Tensor& host) {
     if (!host.defined() || host.device().type() == kRal) {
       return host;
     }
+    check_holdable(op, host);
     bytes_ += static_cast<std::int64_t>(host.nbytes());
     return upload(device_, host);
   }
@@ -125,11 +129,11 @@ Stack results_of(const Operator& op, const Stack& arguments, Stack&& made, HostC
     if (position >= 0) {
       results.push_back(arguments[static_cast<std::size_t>(position)]);
     } else if (made[i].isTensor()) {
-      results.emplace_back(copies.to_device(made[i].toTensor()));
+      results.emplace_back(copies.to_device(op, made[i].toTensor()));
     } else if (made[i].isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : made[i].toTensorList()) {
-        list.push_back(copies.to_device(tensor));
+        list.push_back(copies.to_device(op, tensor));
       }
       results.emplace_back(std::move(list));
     } else {

@@ -304,6 +304,10 @@ class KernelWork final : public Work {
 }  // namespace
 
 std::shared_ptr<const Plan> plan_native(const Call& call, const Decision& decision, std::string* reason) {
+  if (call.has_lazy_tensors()) {
+    *reason = "layout: a conjugation or negation that is not carried out";
+    return nullptr;
+  }
   auto plan = std::make_shared<Plan>();
   plan->route = Route::kNative;
   plan->decision = &decision;

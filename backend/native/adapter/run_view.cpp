@@ -15,8 +15,9 @@ void run_view(const Operator& op, Device& device, Stack& stack) {
   }
   op.cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
   const auto to_device = [&](const at::Tensor& result) {
-    TORCH_CHECK(!result.defined() || result.layout() == c10::kStrided, op.name().text(),
-                " makes a tensor that is not strided, which ral devices do not hold");
+    if (result.defined()) {
+      check_holdable(op, result);
+    }
     return aliases.to_device(result);
   };
   for (c10::IValue& result : call) {
