@@ -4,8 +4,8 @@ import builtins
 from typing import Any, TypedDict
 
 DEVICE_SLOTS: int
-MAX_STREAMS: int
 PLUGIN_ABI_VERSION: int
+MAX_STREAMS: int
 
 class OutOfMemory(MemoryError): ...
 class BadDeviceList(ValueError): ...

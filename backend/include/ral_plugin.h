@@ -111,8 +111,8 @@ typedef struct ral_descriptor {
 #define RAL_MAX_HANDLES 65536u
 #define RAL_MAX_MEMORY_BYTES (UINT64_C(1) << 46)
 
-/* A range of device memory. The address is one of this process, real or reserved: torch adds offsets to it. Where the
- * device has several domains the range is striped over them, and `handle` is the first of one a domain. */
+/* A range of device memory. Of several domains, `handle` is the first one's share, handle + 1 the second one's, and so
+ * on. The address is one of this process, real or reserved: torch adds offsets to it. */
 typedef struct ral_region {
   uint32_t struct_size;
   uint32_t domain;

@@ -47,6 +47,7 @@ def build(output: Path, units: Mapping[str, Sequence[Path]], flags: Sequence[str
             *warnings,
             f"-I{NATIVE}",
             f"-I{CORE}",
+            f"-I{ROOT / 'backend/include'}",
             *flags,
             "-c",
             str(unit),

@@ -86,7 +86,7 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
     result.num_ooms = static_cast<std::int64_t>(stats.ooms);
     result.num_device_alloc = static_cast<std::int64_t>(stats.region_opens);
     result.num_device_free = static_cast<std::int64_t>(stats.region_closes);
-    const std::size_t split = Runtime::get().device(index).memory().settings().max_split_bytes;
+    const std::size_t split = Runtime::get().any_device(index).memory().settings().max_split_bytes;
     result.max_split_size =
         split == SIZE_MAX ? -1 : static_cast<std::int64_t>(split);  // -1: no limit, as in torch.cuda
     return result;

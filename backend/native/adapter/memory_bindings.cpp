@@ -19,7 +19,7 @@ namespace {
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-Device& device_of(int index) { return Runtime::get().device(static_cast<c10::DeviceIndex>(index)); }
+Device& device_of(int index) { return Runtime::get().any_device(static_cast<c10::DeviceIndex>(index)); }
 
 template <class Do>
 void on_all_devices(Do each) {

@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "device_file.h"
@@ -116,7 +115,7 @@ std::uint8_t Device::current_stream_row(Pipeline pipeline) const {
 
 void Device::touch(const c10::Storage& storage) noexcept {
   if (Block* block = block_of(storage.data_ptr())) {
-    block->touch(events::on() ? events::now() : 0);
+    block->uses.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -126,7 +125,7 @@ void Device::check_access(const c10::Storage& storage, std::size_t bytes) {
   if (Block* block = block_of(storage.data_ptr())) {
     TORCH_CHECK(block->extent->owner == &memory_, "RAL_ERROR_WRONG_DEVICE: ", storage.data(), " (", storage.nbytes(),
                 " bytes) is not mapped on ", torch_device());
-    block->touch(events::on() ? events::now() : 0);
+    block->uses.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

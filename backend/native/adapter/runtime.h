@@ -77,8 +77,8 @@ class Device {
   RegionAllocator memory_;
   Pipelines pipelines_;
   std::atomic<unsigned> streams_made_{0};
-  Load load_;
   std::atomic<bool> online_{true};
+  Load load_;
   VendorKernels* kernels_;
   events::Name vendor_name_;
   at::Generator generator_;

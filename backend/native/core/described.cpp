@@ -21,7 +21,7 @@ std::optional<Range> ArenaRegions::reserve(std::size_t length, const Striping& s
   if (rest.length != 0) {
     pieces_.insert(found + 1, rest);
   }
-  return make_range(address, length, striping, address);  // an address is as good a handle as any here
+  return striped_range(address, length, striping, address);  // an address is as good a handle as any here
 }
 
 void ArenaRegions::release(const Range& range) noexcept {

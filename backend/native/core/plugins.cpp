@@ -65,7 +65,7 @@ class PluginRegions final : public RegionSource {
     if (!fits) {
       return std::nullopt;
     }
-    return make_range(region.address, length, striping, region.handle);
+    return striped_range(region.address, length, striping, region.handle);
   }
   void release(const Range& range) noexcept override {
     const ral_region given = {sizeof given, 0, range.regions.front().handle, range.address, range.length};

@@ -6,7 +6,7 @@
 
 namespace ral {
 
-Range make_range(std::uint64_t address, std::size_t length, const Striping& striping, std::uint64_t first_handle) {
+Range striped_range(std::uint64_t address, std::size_t length, const Striping& striping, std::uint64_t first_handle) {
   Range range{address, length, {}};
   for (std::uint32_t domain = 0; domain < striping.domains; ++domain) {
     range.regions.push_back({first_handle + domain, address, length / striping.domains, domain, striping});
@@ -19,8 +19,8 @@ std::optional<Range> MappedRegions::reserve(std::size_t length, const Striping& 
   if (address == MAP_FAILED) {
     return std::nullopt;
   }
-  const std::uint64_t first = std::exchange(next_handle_, next_handle_ + striping.domains);
-  return make_range(reinterpret_cast<std::uintptr_t>(address), length, striping, first);
+  return striped_range(reinterpret_cast<std::uintptr_t>(address), length, striping,
+                       std::exchange(next_handle_, next_handle_ + striping.domains));
 }
 
 void MappedRegions::release(const Range& range) noexcept {
@@ -31,8 +31,7 @@ std::optional<Range> ImaginaryRegions::reserve(std::size_t length, const Stripin
   const std::uint64_t address = next_address_;
   constexpr std::uint64_t kStep = std::uint64_t{1} << 21;  // never adjacent, and aligned for whatever a device asks
   next_address_ += (length + 2 * kStep - 1) & ~(kStep - 1);
-  const std::uint64_t first = std::exchange(next_handle_, next_handle_ + striping.domains);
-  return make_range(address, length, striping, first);
+  return striped_range(address, length, striping, std::exchange(next_handle_, next_handle_ + striping.domains));
 }
 
 }  // namespace ral

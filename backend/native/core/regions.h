@@ -49,8 +49,8 @@ struct Range {
   std::vector<Region> regions;  // one a domain, in order
 };
 
-// A range whose shares have handles from `first_handle` up.
-Range make_range(std::uint64_t address, std::size_t length, const Striping& striping, std::uint64_t first_handle);
+// The shares of a range that lies in one piece of addresses; domain d's has the handle `first_handle` + d.
+Range striped_range(std::uint64_t address, std::size_t length, const Striping& striping, std::uint64_t first_handle);
 
 class RegionSource {
  public:
