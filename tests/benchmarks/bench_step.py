@@ -19,6 +19,7 @@ from torch.nn import functional
 from ral_trace import backend
 from ral_trace.samples import char_lm
 from ral_trace.tracer import open_trace, step, trace
+from ral_trace.tracer._native import FLAGS
 
 WARM_UP = 5
 STEPS = 40
@@ -67,8 +68,8 @@ def waits_of_steps(training: Training) -> tuple[dict[str, int], int]:
                 training.step()
                 step()
         with open_trace(path) as recorded:
-            rows = recorded.rows("""
-                SELECT name, count(*) AS n, count(*) FILTER (args->>'forced' = 'true') AS forced
+            rows = recorded.rows(f"""
+                SELECT name, count(*) AS n, count(*) FILTER ((flags & {FLAGS["FORCED"]}) <> 0) AS forced
                 FROM events WHERE kind IN ('sync', 'wait') AND device IS NOT NULL GROUP BY name""")
             launches = recorded.rows("SELECT count(*) AS n FROM launches")[0]["n"]
     print(f"a step has {launches / RECORDED:.0f} launches")

@@ -1,9 +1,7 @@
 // Streams and allocators together, as a device has them: random work in memory that is reused as early as it may be.
 // $RAL_TRACE_TEST_SEED and $RAL_TRACE_TEST_STEPS say which and how much.
-#include <atomic>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -41,8 +39,9 @@ DeviceModel slow_copies() {
 
 struct CoreDevice {
   CoreDevice()
-      : pipelines(slow_copies(), {[]() noexcept -> std::uint64_t { return 0; },
-                                  [](std::uint64_t ns) noexcept -> std::uint64_t { return ns; }},
+      : pipelines(slow_copies(),
+                  {[]() noexcept -> std::uint64_t { return 0; },
+                   [](std::uint64_t ns) noexcept -> std::uint64_t { return ns; }},
                   {}),
         memory(small_memory(), std::make_unique<MappedRegions>(), nullptr, &pipelines) {
     for (std::uint8_t stream = 1; stream < kStreams; ++stream) {
@@ -88,6 +87,17 @@ class Words final : public Work {
   std::uint64_t value_;
 };
 
+// Runs until it is let go.
+class Held final : public Work {
+ public:
+  explicit Held(std::future<void> until) : Work(WorkKind::kCompute, Pipeline::kCompute, 0), until_(std::move(until)) {}
+  void run() override { until_.wait(); }
+  std::string what() const override { return "held"; }
+
+ private:
+  std::future<void> until_;
+};
+
 // One thread's program. What it does to a block follows the rules of streams; frees come as early as they may.
 class Program {
  public:
@@ -117,7 +127,7 @@ class Program {
   }
 
  private:
-  struct Held {
+  struct Own {
     Block* block;
     CoreDevice* device;
     std::uint64_t value;
@@ -140,7 +150,7 @@ class Program {
 
   // Sometimes the block's own stream waits for the reader; otherwise the allocator is told of it.
   void read(std::size_t which) {
-    Held& held = held_[which];
+    Own& held = held_[which];
     const std::uint8_t on = any_stream();
     stream(*held.device, on).wait_for(held.written);
     stream(*held.device, on).submit<Words>(static_cast<Pipeline>(below(3)), nullptr, held.block, held.value);
@@ -149,7 +159,7 @@ class Program {
 
   // To the other device, which waits for this one and this one for it.
   void send(std::size_t which) {
-    Held& held = held_[which];
+    Own& held = held_[which];
     CoreDevice& target = held.device == &devices_[0] ? devices_[1] : devices_[0];
     const std::uint8_t on = any_stream();
     Block* block = target.memory.allocate(held.block->requested, on);
@@ -160,7 +170,7 @@ class Program {
     held_.push_back({block, &target, held.value, done});
   }
 
-  void keep_until_done(Held& held, CoreDevice& device, std::uint8_t on) {
+  void keep_until_done(Own& held, CoreDevice& device, std::uint8_t on) {
     if (below(2) == 0) {
       stream(*held.device, held.block->stream).wait_for(stream(device, on).record());
     } else {
@@ -197,10 +207,24 @@ class Program {
 
   CoreDevice (&devices_)[2];
   std::mt19937_64 random_;
-  std::vector<Held> held_;
+  std::vector<Own> held_;
 };
 
 }  // namespace
+
+// Stream 0 is to wait for a reader on stream 1, but has no item yet that does.
+TEST(freed_memory_is_for_nobody_else_before_what_its_stream_waits_for) {
+  CoreDevice device;
+  Block* block = device.memory.allocate(4096, 0);
+  std::promise<void> read;
+  std::future<void> may_go_on = read.get_future();
+  device.pipelines.stream(1).submit<Held>(std::move(may_go_on));
+  device.pipelines.stream(0).wait_for(device.pipelines.stream(1).record());
+  device.memory.free(block);
+  CHECK(device.memory.collect_garbage() == 0);
+  read.set_value();
+  CHECK(device.memory.empty_cache() == small_memory().region_bytes);
+}
 
 TEST(random_work_in_memory_that_is_reused_early) {
   const unsigned seed = number("RAL_TRACE_TEST_SEED", 1);

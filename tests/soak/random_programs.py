@@ -15,80 +15,22 @@ import faulthandler
 import gc
 import json
 import random
-import re
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-EXACT = 2**22
-"""Whole numbers up to here, and sums of two of them, are exact in float32."""
-LARGE = 2**16
+from tests.soak.random_devices import Devices, Held, balance
+from tests.soak.random_operators import CHANGES, EXACT, LARGE, OPERATORS, small
+
+MEMORY_BYTES = 3 << 20
+"""Of each device: at times too little for what the threads hold."""
 HELD = 20
 """Tensors that a thread holds at most."""
-MEMORY_BYTES = 96 << 20
-"""Of each device: some hundred of the largest tensors, and what is too much is soon said."""
-INJECTED = re.compile(r"out of (range|bounds)")
-
-
-@dataclass
-class Held:
-    """Storage on a device, views of it with their shadows, and who used it last."""
-
-    home: torch.Stream
-    views: list[tuple[Tensor, Tensor]]
-    written: torch.Event
-    write_stream: torch.Stream
-    reads: dict[torch.Stream, torch.Event] = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        return self.home.device
-
-
-class Devices:
-    """What all threads share."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.models = [torch.ral.device_model(index) for index in range(count)]
-        self.lock = threading.Lock()
-        self.offered: list[Held] = []
-        self.injected = self.surfaced = 0
-
-    def retry(self, action: Callable[[], Any]) -> Any:
-        """Repeats what failed for the sake of an earlier kernel's error; that error was meant."""
-        while True:
-            try:
-                return action()
-            except (RuntimeError, IndexError) as error:
-                if isinstance(error, torch.OutOfMemoryError) or not INJECTED.search(str(error)):
-                    raise
-                with self.lock:
-                    others = re.search(r"\((\d+) later failures", str(error))
-                    self.surfaced += 1 + (int(others[1]) if others else 0)
-                    assert self.surfaced <= self.injected, f"nobody asked for this error: {error}"
-
-    def fail(self, action: Callable[[], Any]) -> None:
-        """Launches what must fail, now or at some later wait."""
-        with self.lock:
-            self.injected += 1
-        self.retry_once(action)
-
-    def retry_once(self, action: Callable[[], Any]) -> None:
-        once = iter([action])
-
-        def attempt() -> None:
-            for one in once:
-                one()
-
-        self.retry(attempt)
 
 
 Step = Callable[["Program"], None]
@@ -132,32 +74,29 @@ class Program:
     @contextlib.contextmanager
     def using(self, stream: torch.Stream, reads: list[Held], writes: list[Held]) -> Iterator[None]:
         """Inside, the stream may use them. Afterwards their own streams wait for it, where it was not recorded."""
-        guests = []
         for held in [*reads, *writes]:
-            if held.write_stream != stream:
-                stream.wait_event(held.written)
-            if held.home != stream and self.dice.random() < 0.5:
-                held.views[0][0].record_stream(stream)
-            elif held.home != stream:
-                guests.append(held)
+            stream.wait_event(held.written)
         for held in writes:
-            for other, event in held.reads.items():
-                if other != stream:
-                    stream.wait_event(event)
+            for event in held.reads.values():
+                stream.wait_event(event)
+        guests = [held for held in [*reads, *writes] if held.home != stream]
+        recorded = self.dice.random() < 0.5
+        for held in guests if recorded else []:
+            held.views[0][0].record_stream(stream)
         with stream:
             yield
         event = stream.record_event()
-        for held in guests:
+        for held in [] if recorded else guests:
             held.home.wait_event(event)
         for held in reads:
             held.reads[stream] = event
         for held in writes:
-            held.written, held.write_stream = event, stream
+            held.written = event
             held.reads.clear()
 
     def keep(self, stream: torch.Stream, made: Tensor, shadow: Tensor) -> Held:
         """Something new, made on this stream."""
-        held = Held(stream, [(made, shadow)], stream.record_event(), stream)
+        held = Held(stream, [(made, shadow)], stream.record_event())
         self.held.append(held)
         if len(self.held) > HELD:
             gone = self.held.pop(self.dice.randrange(HELD))
@@ -373,74 +312,6 @@ WEIGHTS: dict[Step, int] = {
 }
 
 
-def small(tensor: Tensor) -> float:
-    """The largest magnitude in it."""
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
-
-
-def alike(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and small(a) + small(b) < EXACT
-
-
-def multiplies(a: Tensor, b: Tensor) -> bool:
-    return a.dim() == b.dim() == 2 and a.dtype == b.dtype and a.shape[1] == b.shape[0] and a.is_floating_point()
-
-
-Pair = Callable[[Tensor, Tensor], Tensor]
-OPERATORS: list[tuple[str, Pair, Callable[[Tensor, Tensor], bool]]] = [
-    ("add", lambda a, b: a + b, alike),
-    ("sub", lambda a, b: a - b, alike),
-    ("maximum", torch.maximum, alike),
-    ("where", lambda a, b: torch.where(a > b, a, b), alike),
-    ("mul", lambda a, b: a * b, lambda a, b: alike(a, b) and small(a) * small(b) < EXACT),
-    ("scale", lambda a, b: a * 3, lambda a, b: small(a) * 3 < EXACT),
-    ("relu", lambda a, b: torch.relu(a), lambda a, b: True),
-    ("neg", lambda a, b: -a, lambda a, b: True),
-    ("abs", lambda a, b: a.abs(), lambda a, b: True),
-    ("clone", lambda a, b: a.clone(), lambda a, b: True),
-    ("sum", lambda a, b: a.sum(0), lambda a, b: a.dim() > 1 and small(a) * a.shape[0] < EXACT),
-    ("amax", lambda a, b: a.amax(-1), lambda a, b: a.dim() > 1),
-    ("matmul", lambda a, b: a @ b, lambda a, b: multiplies(a, b) and small(a) * small(b) * a.shape[1] < EXACT),
-    ("gram", lambda a, b: a @ a.t(), lambda a, b: a.dim() == 2 and multiplies(a, a.t()) and small(a) ** 2 * a.shape[1] < EXACT),
-    ("cat", lambda a, b: torch.cat([a, b]), lambda a, b: alike(a, b) and a.numel() < LARGE),
-    ("cumsum", lambda a, b: a.cumsum(0), lambda a, b: small(a) * a.shape[0] < EXACT),
-    ("flip", lambda a, b: a.flip(0), lambda a, b: True),
-    ("sort", lambda a, b: a.sort(-1).values, lambda a, b: a.numel() < 4096),
-    ("nonzero", lambda a, b: a.nonzero(), lambda a, b: 0 < int(a.count_nonzero()) and a.numel() < 4096),
-    ("to_float", lambda a, b: a.to(torch.float32, copy=True), lambda a, b: True),
-    ("to_long", lambda a, b: a.to(torch.int64, copy=True), lambda a, b: True),
-]
-CHANGES: list[tuple[str, Callable[[Tensor], Any]]] = [
-    ("remainder_", lambda t: t.remainder_(97)),
-    ("add_", lambda t: t.add_(3)),
-    ("mul_", lambda t: t.mul_(-2)),
-    ("zero_", lambda t: t.zero_()),
-    ("fill_", lambda t: t.fill_(5)),
-    ("clamp_", lambda t: t.clamp_(-40, 60)),
-    ("twice_", lambda t: t.add_(t)),
-    ("relu_", lambda t: torch.relu_(t)),
-    ("abs_", lambda t: t.abs_()),
-]
-
-
-def balance(count: int) -> list[int]:
-    """Bytes in use on each device, after all is done. Raises where the books of a device do not add up."""
-    from ral_trace.backend import _adapter
-
-    gc.collect()
-    for index in range(count):
-        torch.ral.synchronize(index)
-    torch.ral.empty_cache()
-    used = []
-    for index in range(count):
-        stats = torch.ral.memory_stats(index)
-        assert _adapter.check_memory(index) == "", (index, _adapter.check_memory(index))
-        assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"], "something is still pending"
-        assert torch.ral.current_stream(index).query(), "a stream has work after it was waited for"
-        used.append(int(stats["allocated_bytes.all.current"]))
-    return used
-
-
 def run_threads(devices: Devices, seed: str, threads: int, until: float, steps: int | None) -> Counter[str]:
     """Programs side by side; the first exception of a thread is raised."""
     programs = [Program(devices, f"{seed}/{number}") for number in range(threads)]
@@ -471,6 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--programs", type=int, help="stop after so many")
     parser.add_argument("--steps", type=int, help="steps of a thread of one program", default=1500)
     parser.add_argument("--threads", type=int, default=3)
     parser.add_argument("--devices", default="host:1,sim:2")
@@ -488,7 +360,7 @@ def main() -> None:
     until = time.monotonic() + arguments.seconds
     done: Counter[str] = Counter()
     programs = 0
-    while programs == 0 or time.monotonic() < until:
+    while programs != arguments.programs and (programs == 0 or time.monotonic() < until):
         devices = Devices(count)
         seed = f"{arguments.seed}.{programs}"
         print(f"program {seed}", file=sys.stderr, flush=True)
