@@ -55,7 +55,7 @@ test: $(STAMPS)/tests  ## run every test
 bench: $(STAMPS)/tests  ## run the benchmarks; they print ratios
 	$(BIN)/python -m tests.benchmarks
 
-soak: $(STAMPS)/tests  ## run the long tests
+soak: $(STAMPS)/tests  ## run the long tests; RAL_SOAK_SECONDS says how long (600)
 	RAL_TRACE_SOAK=1 $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 lint: $(STAMPS)/tests  ## ruff, mypy, clang-format

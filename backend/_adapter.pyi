@@ -75,5 +75,8 @@ def vendors() -> list[str]:
     """As in _core; the devices of this process are those of these vendors."""
 
 def kernel_count(vendor: str) -> int: ...
+def time_look_ups(index: int, count: int) -> tuple[float, float]:
+    """Mean nanoseconds of reading a small add's arguments, and of finding its plan. For benchmarks."""
+
 def route_operators(names: list[str]) -> None:
     """Send these operators to the router although torch has composite kernels for them."""

@@ -68,7 +68,7 @@ class FirstFit {
   std::list<Chunk> chunks_;
 };
 
-ral::RegionAllocator make_allocator(std::size_t capacity, bool backed, const ral::StreamClock* clock) {
+ral::RegionAllocator make_allocator(std::size_t capacity, bool backed, ral::StreamClock* clock) {
   ral::AllocatorConfig config;
   config.capacity = capacity;
   config.region_bytes = capacity;
@@ -123,7 +123,7 @@ double first_fit_ns(std::size_t capacity, const std::uint32_t* slots, const std:
 
 // One size, allocated and freed over and over; the first byte of each block is written. Nanoseconds a pair.
 double pooled_pair_ns(std::size_t bytes, std::size_t count, int with_streams) {
-  const ral::ManualClock clock;
+  ral::ManualClock clock;
   ral::RegionAllocator allocator = make_allocator(std::size_t{1} << 30, true, with_streams != 0 ? &clock : nullptr);
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < count; ++i) {

@@ -107,14 +107,14 @@ class LookingBack final : public StreamClock {
  public:
   std::uint64_t submitted(std::uint8_t) const noexcept override { return 1; }
   bool done(std::uint8_t, std::uint64_t ticket) const noexcept override { return ticket <= done_; }
-  void wait(std::uint8_t, std::uint64_t ticket) const override {
+  void wait(std::uint8_t, std::uint64_t ticket) override {
     std::thread([&] { CHECK(allocator->stats().waits == 1); }).join();
     done_ = ticket;
   }
   RegionAllocator* allocator = nullptr;
 
  private:
-  mutable std::uint64_t done_ = 0;
+  std::uint64_t done_ = 0;
 };
 
 TEST(the_allocator_does_not_wait_under_its_lock) {

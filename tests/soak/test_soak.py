@@ -1,9 +1,10 @@
-"""The long tests: `make soak`. RAL_TRACE_SOAK_SECONDS says how long, RAL_TRACE_SOAK_SEED with which dice."""
+"""The long tests: `make soak`. RAL_SOAK_SECONDS says how long each takes, RAL_SOAK_SEED with which dice."""
 
 import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,14 +16,17 @@ from hypothesis.stateful import run_state_machine_as_test
 from ral_trace.tracer import open_trace
 from tests.integration.programs import CountPage, python, start, wait_for
 from tests.native import toolchain
+from tests.native.test_native import BUILDS
 
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(os.environ.get("RAL_TRACE_SOAK") != "1", reason="takes long; runs in `make soak`"),
 ]
 
-SECONDS = float(os.environ.get("RAL_TRACE_SOAK_SECONDS", "120"))
-SEED = int(os.environ.get("RAL_TRACE_SOAK_SEED", "1"))
+SECONDS = float(os.environ.get("RAL_SOAK_SECONDS", "600"))
+OTHERS_SECONDS = SECONDS / 5
+"""Of the tests that are not about the device."""
+SEED = int(os.environ.get("RAL_SOAK_SEED", "1"))
 PROGRAMS = 8
 
 PACED = """
@@ -53,7 +57,7 @@ def test_programs_that_are_killed_and_restarted_are_accounted_for(
         rendezvous = Path(shared) / "rendezvous"
         monkeypatch.setenv("RAL_TRACE_DIR", str(rendezvous))
         # The duration is only a bound: Ctrl-C ends it.
-        recording = start("--duration", f"{int(SECONDS) + 3600}s", "-o", "soak.duckdb", cwd=tmp_path)
+        recording = start("--duration", f"{int(OTHERS_SECONDS) + 3600}s", "-o", "soak.duckdb", cwd=tmp_path)
         try:
             wait_for(lambda: any(rendezvous.glob("session-*")), "the recording begins")
             time.sleep(0.5)
@@ -121,7 +125,7 @@ def killed_at_random(folder: Path, dice: random.Random) -> dict[int, int]:
         for _ in range(PROGRAMS):
             begin()
         wait_for(lambda: all(works(*one) for one in running), "all programs work", seconds=120)
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + OTHERS_SECONDS
         while time.monotonic() < until:
             time.sleep(min(dice.uniform(0.2, 4), max(0.0, until - time.monotonic())))
             kill(dice.randrange(len(running)))
@@ -139,7 +143,7 @@ def test_the_allocator_with_many_more_examples() -> None:
 
     run_state_machine_as_test(
         AllocatorModel,
-        settings=settings(max_examples=max(50, int(8 * SECONDS)), stateful_step_count=150, deadline=None),
+        settings=settings(max_examples=max(50, int(8 * OTHERS_SECONDS)), stateful_step_count=150, deadline=None),
     )
 
 
@@ -149,7 +153,7 @@ def test_damaged_files_with_other_seeds(tmp_path: Path) -> None:
     units = {"tracer": toolchain.record_path_sources(), "cases": sources}
     flags = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = toolchain.build(tmp_path / "tests", units, flags)
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + OTHERS_SECONDS
     seed = SEED
     while seed == SEED or time.monotonic() < until:
         seed += 1
@@ -164,5 +168,48 @@ def test_damaged_files_with_other_seeds(tmp_path: Path) -> None:
                 timeout=120,
                 check=False,
             )
+        assert done.returncode == 0, (seed, done.stderr)
+    print(f"{seed - SEED} seeds")
+
+
+def test_random_programs_end_with_the_right_values() -> None:
+    """A process each few minutes, so that an hour's soak sees many beginnings and ends."""
+    until = time.monotonic() + SECONDS
+    seed = SEED
+    while seed == SEED or time.monotonic() < until:
+        seed += 1
+        seconds = max(10.0, min(120.0, until - time.monotonic()))
+        words = ["--seed", str(seed), "--seconds", str(seconds), "--threads", str(1 + seed % 4)]
+        words += ["--devices", ("host:1,sim:2", "sim:2", "host:2")[seed % 3]]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.soak.random_programs", *words],
+            env={**os.environ, "RAL_MODE": ("pf", "vf")[seed % 2]},
+            capture_output=True,
+            text=True,
+            timeout=seconds + 200,
+            check=False,
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        print(" ".join(words), done.stdout)
+
+
+@pytest.mark.parametrize("build", ["address", "thread"])
+def test_random_work_in_the_core_with_other_seeds(tmp_path: Path, build: str) -> None:
+    """Streams and allocators without torch, under the sanitizers."""
+    sources = [Path(toolchain.__file__).with_name(name) for name in ("main.cpp", "test_core.cpp")]
+    units = {"allocator": toolchain.allocator_sources(), "streams": toolchain.stream_sources(), "cases": sources}
+    program = toolchain.build(tmp_path / "tests", units, BUILDS[build])
+    until = time.monotonic() + OTHERS_SECONDS
+    seed = SEED
+    while seed == SEED or time.monotonic() < until:
+        seed += 1
+        done = subprocess.run(
+            [program],
+            env={**os.environ, "RAL_TRACE_TEST_SEED": str(seed), "RAL_TRACE_TEST_STEPS": "20000"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         assert done.returncode == 0, (seed, done.stderr)
     print(f"{seed - SEED} seeds")

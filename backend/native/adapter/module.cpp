@@ -186,6 +186,14 @@ PYBIND11_MODULE(_adapter, m) {
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },
       py::arg("vendor"));
+  m.def(
+      "time_look_ups",
+      [](int index, std::size_t count) {
+        const ral::LookUpTimes times =
+            ral::time_look_ups(ral::Runtime::get().device(static_cast<c10::DeviceIndex>(index)), count);
+        return py::make_tuple(times.read_ns, times.find_ns);
+      },
+      py::arg("index"), py::arg("count"));
   m.def("route_operators", &ral::route_operators, py::arg("names"));
   m.attr("TORCH_VERSION") = RAL_TORCH_VERSION;
 }

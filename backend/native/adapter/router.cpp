@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "alias.h"
 #include "fallback_storm.h"
 #include "immortal.h"
 #include "python_backend.h"
@@ -186,6 +187,28 @@ void route_operators(const std::vector<std::string>& names) {
     }
   }
   libraries->list.push_back(std::move(library));
+}
+
+LookUpTimes time_look_ups(Device& device, std::size_t count) {
+  const Operator& op = Operator::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::add", "Tensor"));
+  const at::Tensor x = make_tensor(device_storage(device, 64), caffe2::TypeMeta::Make<float>(), {4, 4}, {4, 1}, 0);
+  const Stack stack = {x, x, at::Scalar(1)};
+  Stack first = stack;
+  route_call(op, first);
+  const auto mean_ns = [count](auto&& once) {
+    const std::uint64_t begin = trace::monotonic_ns();
+    for (std::size_t i = 0; i < count; ++i) {
+      once();
+    }
+    return static_cast<double>(trace::monotonic_ns() - begin) / static_cast<double>(count);
+  };
+  LookUpTimes times;
+  times.read_ns = mean_ns([&] { Call(op, device, stack); });
+  const Call call(op, device, stack);
+  times.find_ns = mean_ns([&] {
+    TORCH_CHECK(op.plans().find(call.key(), device.kernels().generation()) != nullptr, "the add has no plan");
+  });
+  return times;
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&route_any>()); }

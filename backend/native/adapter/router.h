@@ -8,12 +8,23 @@
 //   cpu        → PyTorch's CPU kernel with copies: a fallback event with the chain of reasons
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace ral {
 
+class Device;
+
 // Routes these operators ("aten::add.Tensor") here although torch has composite kernels for them.
 void route_operators(const std::vector<std::string>& names);
+
+// What a routed call costs before anything is launched: reading its arguments, and finding the plan that is known for
+// them. Means over `count` adds of 4 x 4 on the device. For benchmarks.
+struct LookUpTimes {
+  double read_ns = 0;
+  double find_ns = 0;
+};
+LookUpTimes time_look_ups(Device& device, std::size_t count);
 
 }  // namespace ral

@@ -30,7 +30,7 @@ void require(bool condition, const char* message) {
 OutOfMemory::OutOfMemory(const Facts& facts) : std::runtime_error(describe(facts)), facts(facts) {}
 
 RegionAllocator::RegionAllocator(const AllocatorConfig& config, std::unique_ptr<RegionSource> source,
-                                 AllocatorObserver* observer, const StreamClock* clock)
+                                 AllocatorObserver* observer, StreamClock* clock)
     : config_(config), limit_(config.capacity), source_(std::move(source)), observer_(observer), clock_(clock) {
   require(config.alignment != 0 && (config.alignment & (config.alignment - 1)) == 0,
           "alignment must be a power of two");

@@ -58,7 +58,7 @@ class RegionAllocator {
   // Without a clock all streams are one. Throws std::invalid_argument for an alignment that is no power of two, a
   // capacity, region size or count of zero, and stripes or more domains than there are handles.
   RegionAllocator(const AllocatorConfig& config, std::unique_ptr<RegionSource> source,
-                  AllocatorObserver* observer = nullptr, const StreamClock* clock = nullptr);
+                  AllocatorObserver* observer = nullptr, StreamClock* clock = nullptr);
   ~RegionAllocator();
   RegionAllocator(const RegionAllocator&) = delete;
   RegionAllocator& operator=(const RegionAllocator&) = delete;
@@ -143,7 +143,7 @@ class RegionAllocator {
   std::size_t limit_;
   std::unique_ptr<RegionSource> source_;
   AllocatorObserver* observer_;
-  const StreamClock* clock_;
+  StreamClock* clock_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Extent>> extents_;
   std::deque<Block> blocks_;  // owns every block; recycled ones are in spare_

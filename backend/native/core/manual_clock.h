@@ -24,7 +24,7 @@ class ManualClock final : public StreamClock {
     return done_[stream].load() >= ticket;
   }
   // Nobody else would do the work: waiting for it is what does it.
-  void wait(std::uint8_t stream, std::uint64_t ticket) const override { finish(stream, ticket); }
+  void wait(std::uint8_t stream, std::uint64_t ticket) override { finish(stream, ticket); }
 
  private:
   std::array<std::atomic<std::uint64_t>, kMaxStreams> submitted_{};

@@ -69,11 +69,11 @@ class Pipelines final : public StreamClock {
   DeviceModel model() const;
 
   // StreamClock. A stream that was never opened has no work.
-  std::uint64_t submitted(std::uint8_t stream) const noexcept override { return this->stream(stream).submitted(); }
+  std::uint64_t submitted(std::uint8_t stream) const noexcept override { return this->stream(stream).claimed(); }
   bool done(std::uint8_t stream, std::uint64_t ticket) const noexcept override {
     return this->stream(stream).done(ticket);
   }
-  void wait(std::uint8_t stream, std::uint64_t ticket) const override { this->stream(stream).wait(ticket); }
+  void wait(std::uint8_t stream, std::uint64_t ticket) override { this->stream(stream).wait_until(ticket); }
 
  private:
   friend class Stream;

@@ -63,6 +63,7 @@ std::uint64_t Stream::publish(Slot& slot, Work* work) {
   slot.pipeline.store(pipeline, std::memory_order_relaxed);
   const std::uint64_t ticket = tail_.load(std::memory_order_relaxed) + 1;
   tail_.store(ticket, std::memory_order_seq_cst);
+  owes_.store(false, std::memory_order_release);  // after the ticket: claimed() looks the other way round
   pipelines_->announce(pipeline);
   return ticket;
 }
@@ -73,6 +74,7 @@ void Stream::wait_for(std::shared_ptr<Mark> mark) {
   }
   const std::lock_guard<std::mutex> in_order(producers_);
   pending_.push_back(std::move(mark));
+  owes_.store(true, std::memory_order_release);
 }
 
 std::shared_ptr<Mark> Stream::record() {
@@ -91,17 +93,14 @@ void Stream::wait(std::uint64_t ticket) const {
   }
 }
 
-void Stream::wait() {
-  if (!is_open()) {
-    return;
+void Stream::wait_until(std::uint64_t ticket) {
+  if (ticket > submitted()) {
+    record();
   }
-  bool waits_for_others = false;
-  {
-    const std::lock_guard<std::mutex> in_order(producers_);
-    waits_for_others = !pending_.empty();
-  }
-  wait(waits_for_others ? record()->ticket : submitted());
+  wait(ticket);
 }
+
+void Stream::wait() { wait_until(claimed()); }
 
 Stream::Slot* Stream::next_for(Pipeline pipeline) const noexcept {
   for (;;) {

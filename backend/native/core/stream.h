@@ -53,11 +53,19 @@ class Stream {
   std::shared_ptr<Mark> record();
 
   std::uint64_t submitted() const noexcept { return tail_.load(std::memory_order_acquire); }
+  // The same, or the next ticket while marks wait for an item that waits for them: when it is done, so are they. That
+  // item may never come.
+  std::uint64_t claimed() const noexcept {
+    const std::uint64_t owed = owes_.load(std::memory_order_acquire) ? 1 : 0;
+    return submitted() + owed;
+  }
   // The order matters to who goes to sleep after having looked.
   bool done(std::uint64_t ticket) const noexcept { return head_.load(std::memory_order_seq_cst) >= ticket; }
   bool idle() const noexcept { return done(submitted()); }
   // Returns when all up to the ticket is done. Never on a pipeline's thread.
   void wait(std::uint64_t ticket) const;
+  // The same for what was claimed: makes the item where nobody did.
+  void wait_until(std::uint64_t ticket);
   // The same for all that was submitted, and the marks that were to be waited for.
   void wait();
   // What a wait now would wait for: the op of the newest item.
@@ -87,6 +95,7 @@ class Stream {
   std::mutex producers_;
   std::unique_ptr<Slot[]> slots_;
   std::vector<std::shared_ptr<Mark>> pending_;  // what the next item waits for
+  std::atomic<bool> owes_{false};               // pending_ is not empty
   Pipeline last_pipeline_ = Pipeline::kCompute;
   std::uint64_t virtual_ns_ = 0;  // where the device's clock is a model: when the newest item that is done ended
   alignas(64) std::atomic<std::uint64_t> tail_{0};
