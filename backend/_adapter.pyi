@@ -18,6 +18,20 @@ def set_device(index: int) -> None: ...
 def describe_device(index: int) -> dict[str, Any]: ...
 def synchronize(index: int) -> None: ...
 def default_generator(index: int) -> torch.Generator: ...
+def dispatch_records() -> list[dict[str, Any]]:
+    """See dispatch.py."""
+
+def fallback_thresholds() -> tuple[float, float]: ...
+def set_fallback_thresholds(warn: float, shout: float) -> None: ...
+def device_model(index: int) -> dict[str, int]:
+    """See ral.py."""
+
+def set_device_model(
+    index: int, *, launch_ns: int, memory_bytes_per_s: int, copy_latency_ns: int, copy_bytes_per_s: int
+) -> None: ...
+def stop() -> None:
+    """End the devices' threads; what is queued is not run."""
+
 def set_memory_limit(index: int, bytes: int) -> None:
     """Bytes that the device's regions may have together. Raises ValueError for more than it has."""
 
@@ -54,8 +68,13 @@ def set_python_backend(vendor: str, dispatch: Callable[..., Any]) -> None:
 
 def compiled_on() -> bool: ...
 def set_compiled(on: bool) -> None: ...
-def set_compiler(library_for: Callable[[str, list[dict[str, Any]]], tuple[str, str, int]]) -> None:
+def set_compiler(library_for: Callable[..., tuple[str, str, int]]) -> None:
     """What makes a compiled kernel; see compiled.py."""
+
+JOB_ROLES: tuple[str, ...]
+"""What a symbol of a plan is, in the order of their numbers."""
+WORK_KINDS: tuple[str, ...]
+"""What an operation of a plan is."""
 
 class JobPlan:
     """An artefact that was prepared; see prepared.py."""

@@ -36,13 +36,14 @@ class OneOperator(torch.nn.Module):
         self.op = op
         self.arguments = arguments
         self.schema = op._schema
+        self.of_dtypes = {tensor.dtype for tensor in _examples(arguments) if tensor.dim() > 0}
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         given = iter(tensors)
         written: list[torch.Tensor] = []
         positional, named = [], {}
         for described, argument in zip(self.arguments, self.schema.arguments, strict=True):
-            value = _value(described, given)
+            value = self._number(described["number"]) if "number" in described else _value(described, given)
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = [tensor.clone() for tensor in value] if isinstance(value, list) else value.clone()
                 written += value if isinstance(value, list) else [value]
@@ -57,6 +58,14 @@ class OneOperator(torch.nn.Module):
             if declared.alias_info is None:
                 fresh += result if isinstance(result, (list, tuple)) else [result]
         return fresh + written
+
+    def _number(self, value: complex) -> torch.Tensor:
+        """A number among the tensors, without a say in what the result's type is."""
+        if isinstance(value, int) and self.of_dtypes:
+            return torch.full([], value, dtype=torch.int64)
+        if isinstance(value, float) and any(dtype.is_floating_point for dtype in self.of_dtypes):
+            return torch.full([], value, dtype=torch.float64)
+        raise Refused("a number that decides the result's type")
 
 
 def _value(described: dict[str, Any], tensors: Any) -> Any:
@@ -103,12 +112,22 @@ def _check(graph: torch.fx.Graph) -> None:
             raise Refused(f"no decomposition ({name} would be the CPU's own kernel)")
 
 
+def _check_results(program: torch.export.ExportedProgram, expected: list[dict[str, Any]]) -> None:
+    """Raises Refused where it does not make what the program is given memory for."""
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    made = [node.meta["val"] for node in output.args[0][: len(expected)]]
+    for tensor, wanted in zip(made, expected, strict=True):
+        if str(tensor.dtype) != wanted["dtype"] or list(tensor.shape) != wanted["sizes"]:
+            raise Refused(f"Inductor makes {tensor.dtype} of {list(tensor.shape)}")
+
+
 def compile_job(job: dict[str, Any], folder: Path) -> None:
     """Leave the job's library in the folder. Raises Refused, and what Inductor raises where it fails."""
     examples = tuple(_examples(job["arguments"]))
     program = export(OneOperator(_find(job["op"]), job["arguments"]), examples)
     program = program.run_decompositions(decomposition.select_decomp_table())
     _check(program.graph)
+    _check_results(program, job["results"])
     options = {"aot_inductor.output_path": str(folder / "kernel.so"), "cpp.dynamic_threads": True}
     with config.patch(implicit_fallbacks=False):
         torch._inductor.aot_compile(program.module(), examples, options=options)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,21 @@ def cache_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "ral" / "compiled" / torch.__version__
 
 
-def library_for(op: str, arguments: list[dict[str, Any]]) -> tuple[str, str, int]:
+def library_for(
+    op: str, arguments: list[dict[str, Any]], results: Sequence[dict[str, Any]] = ()
+) -> tuple[str, str, int]:
     """The library that runs `op` on such arguments, or "" and why there is none; then the nanoseconds that it took.
 
-    The router calls this. 0 ns: it was in the cache.
+    The router calls this, and says which `results` the program gets. 0 ns: it was in the cache.
     """
     try:
-        job = {"op": op, "arguments": arguments, "torch": torch.__version__, "cpu": _processor()}
+        job = {
+            "op": op,
+            "arguments": arguments,
+            "results": list(results),
+            "torch": torch.__version__,
+            "cpu": _processor(),
+        }
         return _library(job)
     except (_Refused, PluginRefused) as error:
         return "", str(error), 0

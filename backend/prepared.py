@@ -14,31 +14,17 @@ import torch
 
 from ral_trace.backend import _adapter, plugins
 from ral_trace.backend.errors import BackendError, PluginRefused
+from ral_trace.backend.manifest import MAX_RANK
+from ral_trace.backend.python_backend import DTYPES
 
 PLAN_FILE = "plan.json"
-MAX_RANK = 64
 
-ROLES = ("input", "inout", "output", "temporary")
-"""As in job_plan.h's Role."""
-KINDS = ("host", "transfer", "compute", "sync")
-"""As in work.h's WorkKind."""
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "bool": 11,
-    "bfloat16": 15,
-}
-"""As in ral_plugin.h's ral_dtype."""
+ROLES = _adapter.JOB_ROLES
+KINDS = _adapter.WORK_KINDS
 
 _PLAN_FIELDS = {"name": str, "vendor": str, "library": str, "symbols": dict, "operations": list}
 _SYMBOL_FIELDS = {"role": str, "dtype": str, "dims": list, "on": str}
-_OPERATION_FIELDS = {
+_OPERATION_FIELDS: dict[str, dict[str, type]] = {
     "host": {"kind": str, "function": str, "args": list, "outputs": list},
     "compute": {"kind": str, "function": str, "args": list, "outputs": list},
     "transfer": {"kind": str, "from": str, "to": str},
@@ -118,9 +104,10 @@ class _Plan:
         library = self._library()
         for name, symbol in self.content["symbols"].items():
             self.symbols[name] = self._symbol(name, symbol)
-        if not any(symbol["role"] < 2 and not symbol["on_host"] for symbol in self.symbols.values()):
+        given = {name for name, symbol in self.symbols.items() if ROLES[symbol["role"]] in ("input", "inout")}
+        if all(self.symbols[name]["on_host"] for name in given):
             raise _Fault("symbols: an input on the device must say which device it is; add one")
-        self.holding = {name for name, symbol in self.symbols.items() if symbol["role"] < 2}
+        self.holding = given
         operations = [self._operation(number, row) for number, row in enumerate(self.content["operations"])]
         self._check_outputs()
         try:
@@ -132,7 +119,7 @@ class _Plan:
 
     def _library(self) -> Path:
         folder = self.file.parent
-        library = (folder / self.content["library"]).resolve()
+        library = (folder / str(self.content["library"])).resolve()
         if not library.is_relative_to(folder.resolve()):
             raise _Fault(f"library: '{self.content['library']}' lies outside of the folder; put it inside")
         if not library.is_file():

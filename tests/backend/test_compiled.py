@@ -44,6 +44,7 @@ same("again", y.to("ral").logit_(0.1), y.logit(0.1))
 x.to("ral").exponential_()
 same("nonzero", torch.nonzero(x.to("ral") > 0), torch.nonzero(x > 0))
 same("qr", torch.linalg.qr(x.to("ral")).R.abs(), torch.linalg.qr(x).R.abs())
+same("a number", torch.xlogy((9 * y).long().to("ral"), 0.1), torch.xlogy((9 * y).long(), 0.1))
 print(json.dumps([answers, rows()]))
 """
 )
@@ -106,7 +107,7 @@ def test_off_by_default() -> None:
 def test_values_are_the_cpus(programs: Programs) -> None:
     """Also in place, with strides, and for a value that no kernel was made for."""
     answers, _, _ = programs.first
-    assert len(answers) == 7
+    assert len(answers) == 8
     assert all(answers.values()), answers
 
 
@@ -131,6 +132,7 @@ def test_refusals_have_their_reasons(programs: Programs) -> None:
     assert rows["aten::exponential_"]["reasons"] == chain + "it draws random numbers"
     assert rows["aten::nonzero"]["reasons"] == chain + "what comes out depends on the data"
     assert rows["aten::linalg_qr"]["reasons"].startswith(chain + "no decomposition (aten::linalg_qr")
+    assert rows["aten::xlogy.Tensor"]["reasons"] == chain + "a number that decides the result's type"
     assert rows["aten::logit_"]["reasons"].startswith(chain + "the compiler failed: ")
 
 
@@ -144,11 +146,16 @@ def test_another_process_takes_it_from_the_cache(programs: Programs) -> None:
 def test_the_cache_is_the_users_alone(programs: Programs) -> None:
     folder = programs.cache / "ral" / "compiled" / torch.__version__
     kinds = sorted(path.suffix for path in folder.iterdir() if path.suffix)
-    assert kinds == [".json"] * 3 + [".so"] * 2  # qr's refusal is kept too
+    assert kinds == [".json"] * 4 + [".so"] * 2  # two refusals are kept too
     for path in (folder, *folder.iterdir()):
         assert path.stat().st_mode & 0o077 == 0, path
     described = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    assert {one["job"]["op"] for one in described} == {"aten::erfinv", "aten::logit_", "aten::linalg_qr"}
+    assert {one["job"]["op"] for one in described} == {
+        "aten::erfinv",
+        "aten::logit_",
+        "aten::linalg_qr",
+        "aten::xlogy.Tensor",
+    }
     assert all(one["seconds"] > 0 for one in described)
 
 

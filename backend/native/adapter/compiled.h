@@ -30,8 +30,8 @@ struct MadeKernel {
   std::string refused;         // why not
   std::uint64_t spent_ns = 0;  // 0: it was in the cache
 };
-// Asks compiled.py. Takes the GIL.
-MadeKernel make_kernel(const Call& call);
+// Asks compiled.py for a kernel that makes what the layout says. Takes the GIL.
+MadeKernel make_kernel(const Call& call, const Layout& layout);
 
 // Adds set_compiled(), compiled_on() and set_compiler() to the module.
 void bind_compiled(pybind11::module_& m);

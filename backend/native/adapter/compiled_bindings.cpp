@@ -13,7 +13,7 @@ namespace ral {
 
 namespace {
 
-// compiled.py's library_for(op, arguments) -> (library, why not, nanoseconds). Held for as long as the process lives.
+// compiled.py's library_for(op, arguments, results) -> (library, why not, nanoseconds). Held for as long as the process lives.
 PyObject* compiler = nullptr;
 
 std::string dtype_name(c10::ScalarType dtype) {
@@ -48,7 +48,7 @@ py::dict describe_tensors(const Call& call, const ArgSpec& spec, std::size_t fir
   if (spec.kind == ArgKind::kTensor) {
     const TensorDesc& desc = call.tensors()[first];
     if (desc.where == TensorDesc::Where::kHost && is_wrapped_number(call.host_tensors()[desc.shape])) {
-      return one("value", torch::jit::toPyObject(call.host_tensors()[desc.shape].item()));
+      return one("number", torch::jit::toPyObject(call.host_tensors()[desc.shape].item()));
     }
     return one("tensor", describe_tensor(call, desc));
   }
@@ -94,15 +94,26 @@ py::list describe_arguments(const Call& call) {
   return arguments;
 }
 
+py::list describe_results(const Layout& layout) {
+  py::list results;
+  for (const TensorLayout& tensor : layout.tensors) {
+    py::dict described;
+    described["dtype"] = dtype_name(tensor.dtype);
+    described["sizes"] = std::vector<std::int64_t>(tensor.sizes.begin(), tensor.sizes.end());
+    results.append(described);
+  }
+  return results;
+}
+
 }  // namespace
 
-MadeKernel make_kernel(const Call& call) {
+MadeKernel make_kernel(const Call& call, const Layout& layout) {
   const py::gil_scoped_acquire gil;
   if (compiler == nullptr) {
     return {"", "there is no compiler in this process", 0};
   }
-  const py::tuple made =
-      py::reinterpret_borrow<py::object>(compiler)(call.op().name().text(), describe_arguments(call));
+  const py::tuple made = py::reinterpret_borrow<py::object>(compiler)(call.op().name().text(), describe_arguments(call),
+                                                                      describe_results(layout));
   return {made[0].cast<std::string>(), made[1].cast<std::string>(), made[2].cast<std::uint64_t>()};
 }
 

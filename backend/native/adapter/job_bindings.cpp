@@ -80,6 +80,8 @@ void bind_job_plans(py::module_& m) {
       .def_property_readonly("name", [](const JobPlan& plan) { return plan.name().text(); })
       .def_property_readonly("vendor", &JobPlan::vendor)
       .def_property_readonly("arguments", &arguments_of);
+  m.attr("JOB_ROLES") = py::tuple(py::cast(kRoleNames));
+  m.attr("WORK_KINDS") = py::tuple(py::cast(kWorkKindNames));
   m.def("make_job_plan", &make_job_plan, py::arg("name"), py::arg("vendor"), py::arg("library"), py::arg("symbols"),
         py::arg("dim_names"), py::arg("operations"));
   m.def(

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/DimVector.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,9 @@ class module_;
 namespace ral {
 
 enum class Role : std::uint8_t { kInput, kInout, kOutput, kTemporary };
+// As plan.json has them.
+inline constexpr std::array<const char*, 4> kRoleNames = {"input", "inout", "output", "temporary"};
+inline constexpr std::array<const char*, 4> kWorkKindNames = {"host", "transfer", "compute", "sync"};  // WorkKind
 
 struct Symbol {
   std::string name;

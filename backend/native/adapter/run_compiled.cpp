@@ -132,7 +132,7 @@ std::unique_ptr<CompiledKernel> make(const Call& call, const Decision& decision)
     return kernel;
   }
   kernel->layout = std::move(*layout);
-  const MadeKernel made = make_kernel(call);
+  const MadeKernel made = make_kernel(call, kernel->layout);
   decision.compile_ns.fetch_add(made.spent_ns, std::memory_order_relaxed);
   kernel->refused = made.refused;
   if (made.library.empty()) {
