@@ -1,6 +1,6 @@
 """The part that needs torch; see native/adapter/module.cpp. Importing it registers operators under PrivateUse1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,20 @@ def dispatch_records() -> list[dict[str, Any]]:
 def fallback_thresholds() -> tuple[float, float]: ...
 def set_fallback_thresholds(warn: float, shout: float) -> None: ...
 def default_generator(index: int) -> torch.Generator: ...
+def dispatch_records() -> list[dict[str, Any]]:
+    """See dispatch.py."""
+
+def fallback_thresholds() -> tuple[float, float]: ...
+def set_fallback_thresholds(warn: float, shout: float) -> None: ...
+def device_model(index: int) -> dict[str, int]:
+    """See ral.py."""
+
+def set_device_model(
+    index: int, *, launch_ns: int, memory_bytes_per_s: int, copy_latency_ns: int, copy_bytes_per_s: int
+) -> None: ...
+def stop() -> None:
+    """End the devices' threads; what is queued is not run."""
+
 def set_memory_limit(index: int, bytes: int) -> None:
     """Bytes that the device's regions may have together. Raises ValueError for more than it has."""
 
@@ -65,6 +79,42 @@ def set_kernels(vendor: str, entries: list[dict[str, Any]]) -> None:
 def set_python_backend(vendor: str, dispatch: Callable[..., Any]) -> None:
     """Operators on the vendor's devices go to this first: dispatch(op_name, tensors, params)."""
 
+def compiled_on() -> bool: ...
+def set_compiled(on: bool) -> None: ...
+def set_compiler(library_for: Callable[..., tuple[str, str, int]]) -> None:
+    """What makes a compiled kernel; see compiled.py."""
+
+JOB_ROLES: tuple[str, ...]
+"""What a symbol of a plan is, in the order of their numbers."""
+WORK_KINDS: tuple[str, ...]
+"""What an operation of a plan is."""
+
+class JobPlan:
+    """An artefact that was prepared; see prepared.py."""
+
+    @property
+    def name(self) -> str:
+        """As launches are named in a trace."""
+
+    @property
+    def vendor(self) -> str:
+        """Whose devices it runs on."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The symbols that a launch gives tensors for, in order."""
+
+def make_job_plan(
+    name: str,
+    vendor: str,
+    library: str,
+    symbols: list[dict[str, Any]],
+    dim_names: list[str],
+    operations: list[dict[str, Any]],
+) -> JobPlan:
+    """Raises RuntimeError where the library or one of its functions is not there."""
+
+def launch_job_plan(plan: JobPlan, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]: ...
 def keep_device_file(path: str) -> None:
     """Say in this file from now on which devices there are. Raises RuntimeError when it cannot be written."""
 

@@ -13,9 +13,10 @@ def dispatch_records() -> list[dict[str, Any]]:
     """A row for each decision of the router since the process began, the costliest fallbacks first.
 
     A decision is made for an op, a device and what its arguments look like: `dtypes`, the largest `rank`, whether all
-    are `contiguous`. `route` is native, reference or cpu, `kernel` the vendor's function or None, `reasons` why each
-    earlier way was refused. `launches` counts the calls; `fallbacks` those that ran on the CPU (also where a native
-    kernel declined), with `bytes_copied` both ways, `syncs_forced` and `fallback_ns` on the host.
+    are `contiguous`. `route` is native, reference, compiled or cpu, `kernel` the vendor's function or None, `reasons`
+    why each earlier way was refused. `launches` counts the calls; `fallbacks` those that ran on the CPU (also where a
+    native kernel declined), with `bytes_copied` both ways, `syncs_forced` and `fallback_ns` on the host; `compiled`
+    those of kernels that were compiled, which took `compile_ns` in this process (0: they were in the cache).
     """
     rows: list[dict[str, Any]] = _adapter.dispatch_records()
     return sorted(rows, key=lambda row: (-row["fallback_ns"], -row["launches"], row["op"]))

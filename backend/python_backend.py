@@ -33,8 +33,7 @@ from ral_trace.backend.plugins import BUILT_IN, LOADED, NAME, Core, Plugin, Stat
 
 C = TypeVar("C", bound=type)
 
-# The numbers of ral_plugin.h's ral_dtype.
-_DTYPES = {
+DTYPES = {
     "uint8": 0,
     "int8": 1,
     "int16": 2,
@@ -46,6 +45,7 @@ _DTYPES = {
     "bool": 11,
     "bfloat16": 15,
 }
+"""The numbers of ral_plugin.h's ral_dtype."""
 _LAYOUTS = {"NCHW": 0, "NHWC": 1}
 _HOST_ADDRESSABLE = 1
 _ALL_PIPELINES = 7
@@ -61,7 +61,7 @@ DEVICE_FIELDS: dict[str, Any] = {
     "max_handles_pf": 16,
     "max_handles_vf": 8,
     "domains": 1,
-    "dtypes": tuple(_DTYPES),
+    "dtypes": tuple(DTYPES),
     "preferred_layout": "NCHW",
     "host_addressable": True,
     "launch_ns": 0,
@@ -265,7 +265,7 @@ def _descriptor(name: str, backend: Any, index: int) -> dict[str, Any]:
         if not good:
             raise PluginRefused("BAD_DESCRIPTOR", f"{name}: describe(): {field} cannot be {value!r}")
     try:
-        device["dtypes"] = sum({1 << _DTYPES[str(dtype).removeprefix("torch.")] for dtype in device["dtypes"]})
+        device["dtypes"] = sum({1 << DTYPES[str(dtype).removeprefix("torch.")] for dtype in device["dtypes"]})
         device["preferred_layout"] = _LAYOUTS[device["preferred_layout"]]
     except KeyError as error:
         raise PluginRefused("BAD_DESCRIPTOR", f"{name}: describe(): there is no {error}") from None

@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from ral_trace.backend import _adapter, inductor, memory
+from ral_trace.backend.compiled import set_compiled as set_compiled
 from ral_trace.backend.dispatch import dispatch_records as dispatch_records
 from ral_trace.backend.dispatch import export_dispatch_records as export_dispatch_records
 from ral_trace.backend.dispatch import set_fallback_thresholds as set_fallback_thresholds
 from ral_trace.backend.memory import Device
 from ral_trace.backend.memory import index_of as _index
+from ral_trace.backend.prepared import launch_jobplan as launch_jobplan
+from ral_trace.backend.prepared import prepare_kernel as prepare_kernel
 from ral_trace.backend.reloading import reload_plugins as reload_plugins
 
 # torch.Stream and torch.Event already know the device; here they get its name, as torch.cuda has it.

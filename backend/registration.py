@@ -39,7 +39,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     """Do all of `ral_trace.backend.enable`, without its memory of having done it."""
     _check_owner()
     adapter = _load_adapter()
-    from ral_trace.backend import dispatch
+    from ral_trace.backend import compiled, dispatch
 
     listed = devices or os.environ.get("RAL_DEVICES") or DEFAULT_DEVICES
     found = plugins.load_named(adapter, listed)
@@ -52,6 +52,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
         raise BackendError(str(error)) from None
     dispatch.thresholds_from_environment()
     adapter.record_launch_sites(os.environ.get("RAL_LAUNCH_SITES") == "1")
+    compiled.compiled_from_environment()
     for vendor, backend in python_backend.active().items():
         adapter.set_python_backend(vendor, backend.dispatch)
     rename_privateuse1_backend(NAME)

@@ -29,6 +29,7 @@ class Call {
   // memory.
   Call(const Operator& op, Device& device, const Stack& stack);
   Call(Call&&) = default;
+  Call& operator=(Call&&) = default;
   Call(const Call&) = delete;
 
   const Operator& op() const { return *op_; }

@@ -45,8 +45,10 @@ struct Decision {
   mutable std::atomic<std::uint64_t> bytes_copied{0};
   mutable std::atomic<std::uint64_t> syncs_forced{0};
   mutable std::atomic<std::uint64_t> fallback_ns{0};
+  mutable std::atomic<std::uint64_t> compiled{0};    // launches of kernels that were compiled for it
+  mutable std::atomic<std::uint64_t> compile_ns{0};  // what making those took, in this process
 
-  // Why the kernel itself refused the last call that it did, or an empty text.
+  // Why the last call that was refused after the decision was, by the kernel or by the compiler; or an empty text.
   void set_refused(const std::string& reason) const {
     const std::lock_guard<std::mutex> lock(refused_mutex_);
     refused_ = reason;

@@ -7,9 +7,11 @@
 #include <torch/csrc/Generator.h>
 
 #include "alias.h"
+#include "compiled.h"
 #include "events.h"
 #include "fallback_storm.h"
 #include "hooks.h"
+#include "job_plan.h"
 #include "manifest.h"
 #include "memory_bindings.h"
 #include "plugin_bindings.h"
@@ -85,7 +87,16 @@ const char* route_of(const Decision& decision) {
   if (decision.kernel != nullptr) {
     return "native";
   }
-  return decision.device->host_addressable() ? "reference" : "cpu";
+  if (decision.device->host_addressable()) {
+    return "reference";
+  }
+  return decision.compiled.load(std::memory_order_relaxed) != 0 ? "compiled" : "cpu";
+}
+
+std::string reasons_of(const Decision& decision) {
+  const std::string refused = decision.refused();
+  const std::string decided = decision.kernel == nullptr ? decision.reasons.text() : "";
+  return decided + (decided.empty() || refused.empty() ? "" : "; ") + refused;
 }
 
 py::list dispatch_records() {
@@ -101,12 +112,14 @@ py::list dispatch_records() {
     row["contiguous"] = decision.shape.contiguous;
     row["route"] = route_of(decision);
     row["kernel"] = decision.kernel != nullptr ? py::object(py::str(decision.kernel->name().text())) : py::none();
-    row["reasons"] = decision.kernel != nullptr ? decision.refused() : decision.reasons.text();
+    row["reasons"] = reasons_of(decision);
     row["launches"] = decision.launches.load(relaxed);
     row["fallbacks"] = decision.fallbacks.load(relaxed);
     row["bytes_copied"] = decision.bytes_copied.load(relaxed);
     row["syncs_forced"] = decision.syncs_forced.load(relaxed);
     row["fallback_ns"] = decision.fallback_ns.load(relaxed);
+    row["compiled"] = decision.compiled.load(relaxed);
+    row["compile_ns"] = decision.compile_ns.load(relaxed);
     rows.append(row);
   });
   return rows;
@@ -182,6 +195,8 @@ PYBIND11_MODULE(_adapter, m) {
       "keep_device_file", [](const std::string& path) { ral::Runtime::get().keep_device_file(path); }, py::arg("path"));
   ral::bind_plugins(m);
   ral::bind_python_backends(m);
+  ral::bind_compiled(m);
+  ral::bind_job_plans(m);
   m.def("set_kernels", &ral::set_kernels, py::arg("vendor"), py::arg("entries"));
   m.def(
       "kernel_count", [](const std::string& vendor) { return ral::VendorKernels::of(vendor).size(); },

@@ -132,4 +132,9 @@ c10::IValue with_tensors(const ArgSpec& spec, const c10::IValue& value, Change&&
 // A number from the host: to a kernel it is a value, not memory.
 inline bool is_cpu_scalar(const at::Tensor& tensor) { return tensor.device().type() == c10::kCPU && tensor.dim() == 0; }
 
+// A number that Python's operators made a tensor of (`x + 2`).
+inline bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 }  // namespace ral

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "alias.h"
+#include "compiled.h"
 #include "fallback_storm.h"
 #include "immortal.h"
 #include "python_backend.h"
@@ -71,17 +72,32 @@ std::shared_ptr<const Plan> make_plan(const Call& call, std::string* reason) {
   return plain_plan(op.is_composed() ? Route::kComposed : Route::kCpu, decision);
 }
 
-void fall_back(const Call& call, const Decision& decision, const std::string& reason, Stack& stack,
-               events::Launch& launch) {
-  launch.set_route(route_name(Route::kCpu));
-  if (reason.empty()) {
-    run_on_cpu(call.op(), call.device(), stack, launch, decision, decision.reasons);
-  } else {
-    decision.set_refused("native: " + reason);
-    const std::string rest = call.device().host_addressable() ? "" : "; reference: the memory is not the host's";
-    run_on_cpu(call.op(), call.device(), stack, launch, decision, events::Name("native: " + reason + rest));
+// What is left where neither a native kernel nor the reference takes the call: compiled code where that is switched on,
+// then the CPU. `native` says why a kernel refused after it was chosen.
+void fall_back(Call& call, const Decision& decision, const std::string& native, Stack& stack, events::Launch& launch) {
+  Device& device = call.device();
+  std::string refused = native.empty() ? "" : "native: " + native;
+  std::string chain = decision.reasons.text();
+  if (!native.empty()) {
+    chain = refused + (device.host_addressable() ? "" : "; reference: the memory is not the host's");
   }
-  watch_for_storm(call.device());
+  if (compiled_on()) {
+    launch.set_route(route_name(Route::kCompiled));
+    std::string reason;
+    if (run_compiled(call, decision, stack, launch, &reason)) {
+      return;
+    }
+    refused += (refused.empty() ? "compiled: " : "; compiled: ") + reason;
+    chain += "; compiled: " + reason;
+  }
+  launch.set_route(route_name(Route::kCpu));
+  if (refused.empty()) {
+    run_on_cpu(call.op(), device, stack, launch, decision, decision.reasons);
+  } else {
+    decision.set_refused(refused);
+    run_on_cpu(call.op(), device, stack, launch, decision, events::Name(chain));
+  }
+  watch_for_storm(device);
 }
 
 void launch_call(Call& call, Stack& stack) {

@@ -26,7 +26,7 @@ void wait_for_trial(Stream& stream, std::uint64_t ticket);
 void run_view(const Operator& op, Device& device, Stack& stack);
 void run_aten(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack, const events::Launch& launch);
 
-// False: the kernel declines, nothing was done, `reason` says why.
+// False: the kernel declines, nothing was done, the call is as it was, `reason` says why.
 bool run_native(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack, const events::Launch& launch,
                 std::string* reason);
 // A plan for the vendor's kernel: the layout of what comes out is asked of torch. Nothing, with the reason: the kernel

@@ -347,6 +347,7 @@ bool run_native(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stac
   }
   TORCH_CHECK(verdict.status != RAL_FAILED, op.name().text(), " on ", device.torch_device(), ": ", verdict.reason);
   if (verdict.status != RAL_OK) {
+    call = std::move(*verdict.call);
     *reason = verdict.reason;
     return false;
   }

@@ -1,6 +1,7 @@
 // Vendors that are described rather than asked: those of Python classes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,9 @@ class DescribedVendor final : public Vendor {
   int device_count() const override { return static_cast<int>(devices_.size()); }
   VendorInfo describe(int index) const override { return devices_.at(static_cast<std::size_t>(index)); }
   std::unique_ptr<RegionSource> regions(int index, std::size_t alignment) const override;
+  bool memory_is_mapped() const override {
+    return std::all_of(arenas_.begin(), arenas_.end(), [](std::uint64_t begin) { return begin == 0; });
+  }
 
  private:
   std::string name_;

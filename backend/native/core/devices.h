@@ -51,6 +51,8 @@ class Vendor {
     (void)index, (void)alignment;
     return std::make_unique<MappedRegions>();
   }
+  // Does that memory lie in this process, so that code of the host can read it? Not where the vendor gives addresses.
+  virtual bool memory_is_mapped() const { return true; }
   // Moves bytes by the vendor's own means. False: it has none, copy through the addresses. Throws PluginError.
   virtual bool copy(int index, ral_direction direction, std::uint64_t to, std::uint64_t from, std::size_t bytes) const {
     (void)index, (void)direction, (void)to, (void)from, (void)bytes;

@@ -120,6 +120,7 @@ class PluginVendor final : public Vendor {
     }
     return std::make_unique<PluginRegions>(table_, index, alignment);
   }
+  bool memory_is_mapped() const override { return table_.reserve == nullptr; }
 
   bool copy(int index, ral_direction direction, std::uint64_t to, std::uint64_t from,
             std::size_t bytes) const override {
