@@ -3,7 +3,6 @@
 import argparse
 import collections
 import json
-import os
 import re
 import select
 import subprocess
@@ -34,10 +33,8 @@ class Worker:
                 [sys.executable, "-X", "faulthandler", "-m", "tests.op_db.worker", *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if "--quiet" in sys.argv else None,
                 text=True,
                 cwd=CHECKOUT,
-                env=os.environ | {"RAL_TRACE_DIR": os.environ.get("RAL_TRACE_DIR", "/tmp/op-db-page")},
             )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
