@@ -15,7 +15,7 @@ FIRST_LOSS = 64 * UNIT_ROUNDOFF
 """Relative. Kernels sum in orders of their own: over some 60 ops of up to 256 terms a loss then differs by about
 sqrt(60 * 256) = 124 roundings of half a unit each.
 """
-LATER_LOSSES = STEPS * 2e-5
+LATER_LOSSES = STEPS * 6e-6
 """Absolute. AdamW divides a gradient by its own size: one that is nothing but rounding (1e-8 beside others of 1e-3)
 moves its parameter by the learning rate of 3e-3 to either side, and the next loss with it by 3e-11 each. The 2e5
 parameters together can make 6e-6 a step of that, and what is off is carried on through the steps.

@@ -180,6 +180,19 @@ TEST(what_an_item_throws_is_kept_until_somebody_asks) {
   CHECK(!device.pipelines.take_failure().has_value());
 }
 
+TEST(a_mark_does_not_wait_for_a_kernel_of_another_stream) {
+  TestDevice device;
+  Gate first;
+  Gate second;
+  device.submit(0, Pipeline::kCompute, [&] { first.pass(); });
+  device.submit(1, Pipeline::kCompute, [&] { second.pass(); });
+  const auto mark = device.pipelines.stream(0).record();
+  first.open();
+  device.pipelines.stream(0).wait(mark->ticket);  // hangs if the kernel goes first
+  second.open();
+  device.pipelines.synchronize();
+}
+
 TEST(a_full_queue_waits_for_room) {
   TestDevice device;
   Gate gate;

@@ -165,7 +165,8 @@ void Pipelines::serve(Lane& lane, std::promise<void> begun) {
   }
 }
 
-// The item to run next: of the most urgent stream, and of several such the one that was submitted first.
+// The item to run next: a mark, which takes no time and may be waited for; else of the most urgent stream, and of several
+// such the one that was submitted first.
 Stream::Slot* Pipelines::pick(const Lane& lane, Stream** from) noexcept {
   Stream::Slot* best = nullptr;
   std::uint32_t rest = opened_.load(std::memory_order_seq_cst);
@@ -175,6 +176,10 @@ Stream::Slot* Pipelines::pick(const Lane& lane, Stream** from) noexcept {
     Stream::Slot* slot = stream.next_for(lane.pipeline);
     if (slot == nullptr || !ready(*slot->work)) {
       continue;
+    }
+    if (slot->work->kind == WorkKind::kSync) {
+      *from = &stream;
+      return slot;
     }
     const bool better = best == nullptr || stream.priority() < (*from)->priority() ||
                         (stream.priority() == (*from)->priority() &&
