@@ -31,20 +31,6 @@ def dispatch_records() -> list[dict[str, Any]]:
 def fallback_thresholds() -> tuple[float, float]: ...
 def set_fallback_thresholds(warn: float, shout: float) -> None: ...
 def default_generator(index: int) -> torch.Generator: ...
-def dispatch_records() -> list[dict[str, Any]]:
-    """See dispatch.py."""
-
-def fallback_thresholds() -> tuple[float, float]: ...
-def set_fallback_thresholds(warn: float, shout: float) -> None: ...
-def device_model(index: int) -> dict[str, int]:
-    """See ral.py."""
-
-def set_device_model(
-    index: int, *, launch_ns: int, memory_bytes_per_s: int, copy_latency_ns: int, copy_bytes_per_s: int
-) -> None: ...
-def stop() -> None:
-    """End the devices' threads; what is queued is not run."""
-
 def set_memory_limit(index: int, bytes: int) -> None:
     """Bytes that the device's regions may have together. Raises ValueError for more than it has."""
 

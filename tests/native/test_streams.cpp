@@ -253,7 +253,14 @@ TEST(stopping_drops_what_is_queued_and_lets_waiters_go) {
   std::atomic<bool> ran{false};
   device.submit(0, Pipeline::kCompute, [&] { gate.pass(); });
   const std::uint64_t last = device.submit(0, Pipeline::kCompute, [&ran] { ran.store(true); });
-  std::thread waiter([&] { device.pipelines.stream(0).wait(last); });
+  std::atomic<bool> told{false};
+  std::thread waiter([&] {
+    try {
+      device.pipelines.stream(0).wait(last);
+    } catch (const Stopped&) {
+      told.store(true);
+    }
+  });
   std::thread stopper([&] { device.pipelines.stop(); });
   while (true) {
     try {
@@ -265,6 +272,7 @@ TEST(stopping_drops_what_is_queued_and_lets_waiters_go) {
   gate.open();
   stopper.join();
   waiter.join();
+  CHECK(told.load());
   CHECK(!ran.load());
   CHECK(!device.pipelines.stream(0).done(last));
 }

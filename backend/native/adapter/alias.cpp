@@ -128,7 +128,7 @@ at::Tensor Aliases::to_device(const at::Tensor& result) {
       return view;
     }
   }
-  return upload(device_, result);
+  return upload(device_, result, SyncReason::kAsked);  // whoever made it may keep it
 }
 
 }  // namespace ral

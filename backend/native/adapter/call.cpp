@@ -14,18 +14,6 @@ namespace ral {
 
 namespace {
 
-// One past the last element that the tensor reaches, counted from the start of its storage.
-std::int64_t reach(const at::Tensor& tensor) {
-  std::int64_t last = tensor.storage_offset();
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) == 0) {
-      return 0;
-    }
-    last += (tensor.size(d) - 1) * tensor.stride(d);
-  }
-  return last + 1;
-}
-
 // A copy that no Python object hangs on: whoever drops it last may be a worker.
 at::Tensor private_copy(const at::Tensor& tensor) {
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
@@ -68,11 +56,16 @@ void add_to_key(PlanKey& key, const c10::IValue& value) {
   }
 }
 
+std::uint64_t type_of_number(const c10::IValue& value) {
+  return value.isNone() ? 5 : value.isInt() ? 6 : value.isDouble() ? 7 : value.isBool() ? 8 : 9;
+}
+
 }  // namespace
 
 Call::Call(const Operator& op, Device& device, const Stack& stack) : op_(&op), device_(&device) {
   const c10::IValue* arguments = stack.data() + (stack.size() - op.argument_count());
-  key_.add(static_cast<std::uint64_t>(device.index()));
+  key_.add(reinterpret_cast<std::uintptr_t>(&device));  // lives for ever; its number may be another's one day
+  key_.add(static_cast<std::uint64_t>(c10::get_default_dtype_as_scalartype()));
   auto spec = op.arguments().begin();
   for (std::size_t i = 0; i < op.argument_count(); ++i) {
     if (spec != op.arguments().end() && spec->position == i) {
@@ -150,7 +143,7 @@ void Call::add_device_tensor(const at::Tensor& tensor) {
           tensor.is_conj(),
           tensor.is_neg()};
   lazy_ = lazy_ || desc.conj || desc.neg;
-  device_->check_access(tensor.storage(), static_cast<std::size_t>(reach(tensor)) * tensor.itemsize());
+  device_->check_access(tensor);
   bytes_ += static_cast<std::int64_t>(tensor.nbytes());
   shapes_.append(tensor.sizes().begin(), tensor.sizes().end());
   shapes_.append(tensor.strides().begin(), tensor.strides().end());
@@ -159,8 +152,8 @@ void Call::add_device_tensor(const at::Tensor& tensor) {
   for (std::size_t i = desc.shape; i < shapes_.size(); ++i) {
     key_.add(static_cast<std::uint64_t>(shapes_[i]));
   }
-  // Which earlier tensor it shares memory with, and how. Lists do not count: their operators go element by element.
-  for (std::size_t i = 0; tensors_.size() <= 16 && i + 1 < tensors_.size(); ++i) {
+  // Which earlier tensor it shares memory with, and how.
+  for (std::size_t i = 0; !op_->goes_by_element() && i + 1 < tensors_.size(); ++i) {
     if (tensors_[i].data == desc.data && desc.data != nullptr) {
       key_.add(0x100 + i);
       key_.add(static_cast<std::uint64_t>(desc.offset - tensors_[i].offset));
@@ -196,8 +189,11 @@ void Call::add_value(std::size_t position, const c10::IValue& value) {
     add_to_key(key_, value);
   } else if (value.isList()) {
     key_.add(value.toListRef().size());
+    for (const c10::IValue& element : value.toListRef()) {
+      key_.add(type_of_number(element));
+    }
   } else {
-    key_.add(value.isNone() ? 5 : value.isInt() ? 6 : value.isDouble() ? 7 : value.isBool() ? 8 : 9);
+    key_.add(type_of_number(value));
   }
 }
 
@@ -255,7 +251,7 @@ CallAliases::CallAliases(const Call& call) : call_(call) {
 std::size_t CallAliases::earlier_in_storage(std::size_t index) const {
   const auto& descs = call_.tensors();
   std::size_t found = index;
-  for (std::size_t j = 0; descs.size() <= 16 && descs[index].data != nullptr && j < index; ++j) {
+  for (std::size_t j = 0; !call_.op().goes_by_element() && descs[index].data != nullptr && j < index; ++j) {
     if (descs[j].where != TensorDesc::Where::kDevice || descs[j].data != descs[index].data) {
       continue;
     }

@@ -13,7 +13,6 @@
 
 #include "alias.h"
 #include "hooks.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -173,10 +172,10 @@ void wait_for_copy(const Way& way, const Stream& stream, std::uint64_t ticket, s
   {
     const events::Sync waiting(launch.name(), way.device->index(), way.device->current_stream_row(), waited_for,
                                sync == SyncReason::kForced);
-    const WithoutGil no_gil;
     stream.wait(ticket);
   }
-  way.device->raise_failure();
+  // What it copied may come from another device, where something failed.
+  Runtime::get().for_each([](Device& device) { device.raise_failure(); });
 }
 
 at::Tensor staged(const at::Tensor& from) {
@@ -207,7 +206,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
                      !self.is_neg() && static_cast<std::int64_t>(self.nbytes()) <= kStagedBytes;
   for (const at::Tensor* tensor : {&self, &destination}) {
     if (tensor->device().type() == kRal) {
-      Runtime::get().device(tensor->device()).touch(tensor->storage());
+      Runtime::get().device(tensor->device()).check_access(*tensor);
     }
   }
   // Of another device: not before what that one still has to do to it, nor it before the copy.
@@ -237,7 +236,7 @@ at::Tensor fetch(const at::Tensor& tensor, const events::Name& routed, SyncReaso
   return result;
 }
 
-at::Tensor upload(Device& device, const at::Tensor& host) {
+at::Tensor upload(Device& device, const at::Tensor& host, SyncReason sync) {
   static const events::Name name("aten::_copy_from");
   const bool dense = host.is_non_overlapping_and_dense();
   const std::size_t bytes = dense ? at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize())
@@ -248,7 +247,7 @@ at::Tensor upload(Device& device, const at::Tensor& host) {
   } else {
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(host.sizes());
   }
-  copy(host, tensor, name, SyncReason::kNone);
+  copy(host, tensor, name, sync);
   return tensor;
 }
 

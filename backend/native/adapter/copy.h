@@ -19,7 +19,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
 // The tensor on the host, with a memory of its own; waits, and emits what copy() emits.
 at::Tensor fetch(const at::Tensor& tensor, const events::Name& routed, SyncReason sync);
 
-// A host tensor that nobody writes to any more as a tensor of the device; does not wait.
-at::Tensor upload(Device& device, const at::Tensor& host);
+// A host tensor as a tensor of the device. kNone: nobody writes to it any more; else it is taken along or waited for.
+at::Tensor upload(Device& device, const at::Tensor& host, SyncReason sync);
 
 }  // namespace ral

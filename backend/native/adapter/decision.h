@@ -14,6 +14,7 @@
 
 #include "events.h"
 #include "manifest.h"
+#include "plan.h"
 
 namespace ral {
 
@@ -38,6 +39,8 @@ struct Decision {
   std::uint32_t generation;        // of the vendor's kernels
   std::shared_ptr<Kernel> kernel;  // none: no native kernel
   events::Name reasons;            // why not: "native: no entry; reference: memory is not the host's"
+
+  mutable std::atomic<Route> route{Route::kCpu};  // of the newest plan
 
   // What came of it, for torch.ral.dispatch_records().
   mutable std::atomic<std::uint64_t> launches{0};

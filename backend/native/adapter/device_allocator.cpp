@@ -15,6 +15,9 @@ namespace ral {
 namespace {
 
 void delete_block(void* context) {
+  if (Runtime::bad_fork()) {
+    return;  // another thread of the parent may have held the allocator's lock
+  }
   auto* block = static_cast<Block*>(context);
   const MemoryHistory::Gathered stack(MemoryHistory::Action::kFreeRequested);
   block->extent->owner->free(block);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -37,7 +36,6 @@ class RalGenerator final : public c10::GeneratorImpl {
   // What is queued draws from it first: numbers come in the order of the program.
   const at::Generator& settled() const {
     if (Runtime::started() && !Runtime::bad_fork()) {
-      const WithoutGil no_gil;
       Runtime::get().any_device(device_.index()).pipelines().synchronize();
     }
     return inner_;

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "runtime.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -64,6 +63,7 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     return getNewStream(device, high_priority ? -1 : 0);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
+    stream_of(stream);  // there is such a stream
     const c10::StreamId previous = current_stream(stream.device_index());
     set_current_stream(stream.device_index(), static_cast<std::uint8_t>(stream.id()));
     return make_stream(stream.device(), previous);
@@ -77,7 +77,6 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
       const events::Sync sync(events::on() ? name.id() : 0, stream.device_index(),
                               stream_row(static_cast<std::uint8_t>(stream.id()), Pipeline::kCompute), on.last_name(),
                               false);
-      const WithoutGil no_gil;
       on.wait();
     }
     give_back_now();
@@ -89,7 +88,6 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     {
       const events::Sync sync(events::on() ? name.id() : 0, device.index(), device.current_stream_row(),
                               device.current_stream().last_name(), false);
-      const WithoutGil no_gil;
       device.pipelines().synchronize();
     }
     give_back_now();
@@ -128,7 +126,6 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
     {
       const events::Sync sync(events::on() ? name.id() : 0, state.device->index(),
                               stream_row(state.stream, Pipeline::kCompute), mark->stream->last_name(), false);
-      const WithoutGil no_gil;
       mark->stream->wait(mark->ticket);
     }
     give_back_now();
@@ -146,7 +143,11 @@ struct RalGuard final : public c10::impl::DeviceGuardImplInterface {
 
  private:
   static Stream& stream_of(const c10::Stream& stream) {
-    return Runtime::get().device(stream.device()).stream(static_cast<std::uint8_t>(stream.id()));
+    Device& device = Runtime::get().device(stream.device());
+    TORCH_CHECK(stream.id() >= 0 && stream.id() < kStreamSlots &&
+                    device.stream(static_cast<std::uint8_t>(stream.id())).is_open(),
+                "there is no stream ", stream.id(), " on ", device.torch_device(), "; torch.Stream(device) makes one");
+    return device.stream(static_cast<std::uint8_t>(stream.id()));
   }
 };
 

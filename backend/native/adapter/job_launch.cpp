@@ -230,8 +230,7 @@ class Binder {
                   " and must have ", expected, name_of(symbol.dims[d]));
     }
     if (!symbol.on_host) {
-      device_->check_access(tensor.storage(),
-                            static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize() + tensor.nbytes());
+      device_->check_access(tensor);
     }
   }
 

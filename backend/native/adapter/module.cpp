@@ -83,16 +83,6 @@ py::dict describe_device(int index) {
   return row;
 }
 
-const char* route_of(const Decision& decision) {
-  if (decision.kernel != nullptr) {
-    return "native";
-  }
-  if (decision.device->host_addressable()) {
-    return "reference";
-  }
-  return decision.compiled.load(std::memory_order_relaxed) != 0 ? "compiled" : "cpu";
-}
-
 std::string reasons_of(const Decision& decision) {
   const std::string refused = decision.refused();
   const std::string decided = decision.kernel == nullptr ? decision.reasons.text() : "";
@@ -110,7 +100,7 @@ py::list dispatch_records() {
     row["dtypes"] = dtype_names(decision.shape.dtypes);
     row["rank"] = decision.shape.rank;
     row["contiguous"] = decision.shape.contiguous;
-    row["route"] = route_of(decision);
+    row["route"] = kRouteNames[static_cast<std::size_t>(decision.route.load(relaxed))];
     row["kernel"] = decision.kernel != nullptr ? py::object(py::str(decision.kernel->name().text())) : py::none();
     row["reasons"] = reasons_of(decision);
     row["launches"] = decision.launches.load(relaxed);

@@ -64,6 +64,13 @@ Operator::Operator(const c10::OperatorHandle& handle)
     : handle_(handle), cpu_handle_(cpu_handle_of(handle)), name_(full_name(handle)) {
   const c10::FunctionSchema& schema = handle.schema();
   argument_count_ = schema.arguments().size();
+  for (const c10::Argument& argument : schema.arguments()) {
+    argument_types_.push_back(argument.type().get());
+  }
+  const std::string& name = handle.operator_name().name;
+  torchs_own_ = name.compare(0, 6, "aten::") == 0;
+  by_element_ = name.find("::_foreach_") != std::string::npos || name.find("::_fused_") != std::string::npos ||
+                name.find("::_amp_foreach_") != std::string::npos;
   scan_arguments(schema);
   scan_returns(schema);
   scan_values(schema);
@@ -71,6 +78,16 @@ Operator::Operator(const c10::OperatorHandle& handle)
   composed_ = !arguments_.empty() && arguments_.front().kind == ArgKind::kTensorList &&
               handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   depends_on_data_ = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output);
+}
+
+bool Operator::is_of(const c10::OperatorHandle& handle) const {
+  if (torchs_own_) {
+    return true;  // nobody takes these away
+  }
+  const auto& arguments = handle.schema().arguments();
+  return full_name(handle) == name_.text() &&
+         std::equal(arguments.begin(), arguments.end(), argument_types_.begin(), argument_types_.end(),
+                    [](const c10::Argument& argument, const c10::Type* type) { return argument.type().get() == type; });
 }
 
 void Operator::scan_arguments(const c10::FunctionSchema& schema) {
@@ -141,6 +158,7 @@ namespace {
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<Operator>> operators;
+  std::vector<std::unique_ptr<Operator>> replaced;
 };
 
 Table& all_operators() {
@@ -155,13 +173,14 @@ Operator& Operator::of(const c10::OperatorHandle& handle) {
   thread_local std::unordered_map<const void*, Operator*> known;
   const void* key = &handle.schema();
   Operator*& cached = known[key];
-  if (C10_LIKELY(cached != nullptr)) {
+  if (C10_LIKELY(cached != nullptr && cached->is_of(handle))) {
     return *cached;
   }
   Table& table = all_operators();
   const std::unique_lock<std::shared_mutex> lock(table.mutex);
   std::unique_ptr<Operator>& made = table.operators[key];
-  if (made == nullptr) {
+  if (made == nullptr || !made->is_of(handle)) {
+    table.replaced.push_back(std::move(made));  // what is queued may still need it
     made = std::make_unique<Operator>(handle);
   }
   cached = made.get();

@@ -32,6 +32,8 @@ struct ArgSpec {
 class Operator {
  public:
   explicit Operator(const c10::OperatorHandle& handle);
+  // Whether it was made of an operator of this name and these arguments: a program may define one anew in its place.
+  bool is_of(const c10::OperatorHandle& handle) const;
 
   // The entry of an operator: found once a thread, made once a process.
   static Operator& of(const c10::OperatorHandle& handle);
@@ -53,6 +55,11 @@ class Operator {
   bool has_cpu_kernel() const { return cpu_handle_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
   // Of lists, and torch can compose it from operators that take a tensor each (`_foreach_*`).
   bool is_composed() const { return composed_; }
+  // Of lists, and each element is worked on alone (`_foreach_*`, fused optimisers): who shares memory with whom does not
+  // matter.
+  bool goes_by_element() const { return by_element_; }
+  // Of torch itself: its CPU kernel needs no Python, and so may run on a pipeline's thread.
+  bool is_torchs_own() const { return torchs_own_; }
   // What comes out can depend on what the tensors hold: then its layout cannot be known before it ran.
   bool may_depend_on_data() const { return depends_on_data_; }
   // Whether the value of the argument at this position can change the layout of what comes out.
@@ -74,10 +81,13 @@ class Operator {
   std::vector<std::uint16_t> outputs_;  // positions of out= arguments, or of those written in place
   std::vector<bool> shaping_;
   std::vector<int> return_argument_;
+  std::vector<const c10::Type*> argument_types_;
   std::size_t argument_count_ = 0;
   bool view_ = false;
   bool mixes_devices_ = false;
   bool composed_ = false;
+  bool by_element_ = false;
+  bool torchs_own_ = false;
   bool depends_on_data_ = false;
   mutable Decisions decisions_;
   mutable PlanTable plans_;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace ral {
@@ -66,11 +67,14 @@ struct Layout {
 
 enum class Route : std::uint8_t { kNative, kReference, kCompiled, kCpu, kComposed };
 
+inline constexpr std::array<const char*, 5> kRouteNames = {"native", "reference", "compiled", "cpu", "composed"};
+
 struct Plan {
   Route route = Route::kCpu;
   const Decision* decision = nullptr;  // lives for ever
   std::uint32_t generation = 0;        // of the vendor's kernels when it was made
   std::optional<Layout> layout;        // none: each call waits for its kernel
+  std::string refused;                 // why the kernel that the manifest names cannot be called like that
   // The kernel declines some values of these arguments: each call waits to hear.
   mutable std::atomic<bool> may_decline{false};
 };

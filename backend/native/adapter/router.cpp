@@ -35,17 +35,18 @@ Device& find_device(const Operator& op, const Stack& stack) {
 }
 
 const events::Name& route_name(Route route) {
-  static const std::array<events::Name, 5> names = {events::Name("native"), events::Name("reference"),
-                                                    events::Name("compiled"), events::Name("cpu"),
-                                                    events::Name("composed")};
+  static const std::array<events::Name, kRouteNames.size()> names = {
+      events::Name(kRouteNames[0]), events::Name(kRouteNames[1]), events::Name(kRouteNames[2]),
+      events::Name(kRouteNames[3]), events::Name(kRouteNames[4])};
   return names[static_cast<std::size_t>(route)];
 }
 
-std::shared_ptr<const Plan> plain_plan(Route route, const Decision& decision) {
+std::shared_ptr<const Plan> plain_plan(Route route, const Decision& decision, std::string refused = "") {
   auto plan = std::make_shared<Plan>();
   plan->route = route;
   plan->decision = &decision;
   plan->generation = decision.generation;
+  plan->refused = std::move(refused);
   return plan;
 }
 
@@ -54,22 +55,24 @@ void expand(const Operator& op, Stack& stack) {
   op.handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), &stack);
 }
 
-// Who runs a call that looks like this: native, reference, composed, the CPU. `reason` says why a native kernel that the
-// manifest names cannot.
-std::shared_ptr<const Plan> make_plan(const Call& call, std::string* reason) {
+// Who runs a call that looks like this: native, reference, composed, the CPU.
+std::shared_ptr<const Plan> make_plan(const Call& call) {
   const Operator& op = call.op();
   const Decision& decision = op.decisions().decide(call.device(), op.name().text(), call.shape());
-  if (decision.kernel != nullptr && decision.kernel->is_aten()) {
-    return plain_plan(Route::kNative, decision);
-  }
-  if (decision.kernel != nullptr) {
-    if (auto plan = plan_native(call, decision, reason)) {
+  const bool native = decision.kernel != nullptr && !decision.kernel->is_aten();
+  std::string reason;
+  if (native) {
+    if (auto plan = plan_native(call, decision, &reason)) {
       return plan;
     }
+  } else if (!op.is_torchs_own()) {
+    reason = "another library's CPU kernel runs on the program's own threads, for it may be Python";
+  } else if (decision.kernel != nullptr) {
+    return plain_plan(Route::kNative, decision);
   } else if (call.device().host_addressable()) {
     return plain_plan(Route::kReference, decision);
   }
-  return plain_plan(op.is_composed() ? Route::kComposed : Route::kCpu, decision);
+  return plain_plan(op.is_composed() ? Route::kComposed : Route::kCpu, decision, std::move(reason));
 }
 
 // What is left where neither a native kernel nor the reference takes the call: compiled code where that is switched on,
@@ -85,6 +88,7 @@ void fall_back(Call& call, const Decision& decision, const std::string& native, 
     launch.set_route(route_name(Route::kCompiled));
     std::string reason;
     if (run_compiled(call, decision, stack, launch, &reason)) {
+      decision.route.store(Route::kCompiled, std::memory_order_relaxed);
       return;
     }
     refused += (refused.empty() ? "compiled: " : "; compiled: ") + reason;
@@ -100,31 +104,42 @@ void fall_back(Call& call, const Decision& decision, const std::string& native, 
   watch_for_storm(device);
 }
 
+void count(const Plan& plan, Device& device) {
+  plan.decision->route.store(plan.route, std::memory_order_relaxed);
+  plan.decision->launches.fetch_add(1, std::memory_order_relaxed);
+  device.load().launches.fetch_add(1, std::memory_order_relaxed);
+}
+
 void launch_call(Call& call, Stack& stack) {
   const Operator& op = call.op();
-  std::shared_ptr<const Plan> plan = op.plans().find(call.key(), call.device().kernels().generation());
+  const PlanKey key = call.key();
+  std::shared_ptr<const Plan> plan = op.plans().find(key, call.device().kernels().generation());
   const bool fresh = plan == nullptr;
-  std::string reason;
   if (fresh) {
-    plan = make_plan(call, &reason);
+    plan = make_plan(call);
   }
+  count(*plan, call.device());
   if (plan->route == Route::kComposed) {
+    if (fresh) {
+      op.plans().put(key, plan);
+    }
     expand(op, stack);
     return;
   }
   events::Launch launch(op.name(), call.device().index(), call.device().current_stream_row());
   launch.set_route(route_name(plan->route));
-  plan->decision->launches.fetch_add(1, std::memory_order_relaxed);
-  call.device().load().launches.fetch_add(1, std::memory_order_relaxed);
   if (plan->route == Route::kCpu) {
-    fall_back(call, *plan->decision, reason, stack, launch);
+    if (fresh) {
+      op.plans().put(key, plan);
+    }
+    fall_back(call, *plan->decision, plan->refused, stack, launch);
     return;
   }
   if (plan->decision->kernel == nullptr || plan->decision->kernel->is_aten()) {
     run_aten(call, plan, stack, launch);
     return;
   }
-  const PlanKey key = call.key();
+  std::string reason;
   const bool done = run_native(call, plan, stack, launch, &reason);
   if (fresh) {
     plan->may_decline.store(!done, std::memory_order_relaxed);
@@ -141,6 +156,7 @@ bool run_python(const Operator& op, Device& device, Stack& stack) {
   launch.set_route(route_name(Route::kNative));
   std::string not_mine;
   if (dispatch_python(op, device, stack, launch, &not_mine)) {
+    device.load().launches.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
   launch.cancel();

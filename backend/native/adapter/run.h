@@ -20,8 +20,8 @@ struct Trial {
   std::exception_ptr error;
 };
 
-// Throws Stopped where the device stopped before the item ran.
-void wait_for_trial(Stream& stream, std::uint64_t ticket);
+// For an item of the current stream. Raises what a kernel before it threw.
+void wait_for_trial(Device& device, std::uint64_t ticket);
 
 void run_view(const Operator& op, Device& device, Stack& stack);
 void run_aten(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack, const events::Launch& launch);

@@ -8,7 +8,6 @@
 
 #include "results.h"
 #include "run.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -154,12 +153,9 @@ void put_first_results(Call& call, const Plan& plan, const Outcome& outcome, Str
 
 }  // namespace
 
-void wait_for_trial(Stream& stream, std::uint64_t ticket) {
-  const WithoutGil no_gil;
-  stream.wait(ticket);
-  if (!stream.done(ticket)) {
-    throw Stopped("the device stopped before the operator ran, because the program ends");
-  }
+void wait_for_trial(Device& device, std::uint64_t ticket) {
+  device.current_stream().wait(ticket);
+  device.raise_failure();  // of what ran before it
 }
 
 void run_aten(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack, const events::Launch& launch) {
@@ -173,10 +169,11 @@ void run_aten(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stack,
   }
   // Never seen: its first run shows what comes out.
   Trial trial;
+  Device& device = call.device();
   {
-    const events::Wait waiting(launch, call.device().index());
+    const events::Wait waiting(launch, device.index());
     wait_for_trial(
-        stream, stream.submit<AtenWork>(std::move(call), plan, c10::SmallVector<HandOut::Place, 2>(), launch, &trial));
+        device, stream.submit<AtenWork>(std::move(call), plan, c10::SmallVector<HandOut::Place, 2>(), launch, &trial));
   }
   if (trial.error != nullptr) {
     std::rethrow_exception(trial.error);

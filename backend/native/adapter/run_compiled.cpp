@@ -3,6 +3,7 @@
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -65,12 +66,24 @@ class CompiledKernels {
   std::map<const Operator*, OfOperator> kernels_;
 };
 
+// All of them: -0.0 is another constant than 0.0.
+std::uint64_t bits_of(double value) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 void add_value(PlanKey& key, const c10::IValue& value) {
   if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
       add_value(key, element);
     }
-  } else if (value.isInt() || value.isDouble() || value.isBool()) {
+  } else if (value.isDouble()) {
+    key.add(bits_of(value.toDouble()));
+  } else if (value.isComplexDouble()) {
+    key.add(bits_of(value.toComplexDouble().real()));
+    key.add(bits_of(value.toComplexDouble().imag()));
+  } else if (value.isInt() || value.isBool()) {
     key.add(c10::IValue::hash(value));
   }
 }

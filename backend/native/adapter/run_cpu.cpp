@@ -62,7 +62,7 @@ class HostCopies {
     }
     check_holdable(op, host);
     bytes_ += static_cast<std::int64_t>(host.nbytes());
-    return upload(device_, host);
+    return upload(device_, host, SyncReason::kNone);
   }
 
   std::int64_t bytes() const { return bytes_; }

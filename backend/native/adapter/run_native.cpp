@@ -289,6 +289,7 @@ class KernelWork final : public Work {
     call_.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
     copies.write_back();
     plan_->decision->fallbacks.fetch_add(1, std::memory_order_relaxed);
+    plan_->decision->bytes_copied.fetch_add(static_cast<std::uint64_t>(bytes_), std::memory_order_relaxed);
     settle(*plan_->layout, stack, places_);
   }
 
@@ -336,10 +337,10 @@ bool run_native(Call& call, const std::shared_ptr<const Plan>& plan, Stack& stac
     return true;
   }
   Verdict verdict;
-  const Device& device = call.device();
+  Device& device = call.device();
   {
     const events::Wait waiting(launch, device.index());
-    wait_for_trial(stream,
+    wait_for_trial(device,
                    stream.submit<KernelWork>(std::move(call), plan, std::move(results.places), launch, &verdict));
   }
   if (verdict.error != nullptr) {

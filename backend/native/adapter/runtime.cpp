@@ -15,6 +15,7 @@
 #include "manifest.h"
 #include "memory_config.h"
 #include "secure.h"
+#include "waiting.h"
 
 namespace ral {
 
@@ -64,7 +65,23 @@ Pipelines::ThreadHooks worker_hooks(int index) {
   return {[device](Pipeline pipeline) {
             begin_worker(device + std::string(kPipelineNames[static_cast<std::size_t>(pipeline)]), pipeline);
           },
-          [] { at::set_num_threads(at::get_num_threads()); }};
+          [] { at::set_num_threads(at::get_num_threads()); },
+          [](const std::function<void()>& wait) {
+            const WithoutGil no_gil;
+            wait();
+          }};
+}
+
+// One past the last element that the tensor reaches, counted from the start of its storage.
+std::int64_t reach(const at::Tensor& tensor) {
+  std::int64_t last = tensor.storage_offset();
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) == 0) {
+      return 0;
+    }
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return last + 1;
 }
 
 std::uint64_t event_ticks() noexcept { return events::now(); }
@@ -97,14 +114,21 @@ Device::Device(const DeviceInfo& info)
       vendor_name_(info.vendor.name),
       generator_(make_generator(static_cast<c10::DeviceIndex>(info.index))) {}
 
-// Round and round, as torch.cuda's pools; a slot keeps the priority that it was first opened with.
+// New ones while there are any, then round and round over those of that priority, as torch.cuda's pools.
 std::uint8_t Device::new_stream(int priority) {
-  const auto number = static_cast<std::uint8_t>(1 + streams_made_.fetch_add(1) % (kStreamSlots - 1));
-  if (!stream(number).is_open()) {
-    pipelines_.open_stream(number, priority);
-    describe_stream(events::writer->sessions->load(std::memory_order_relaxed), number);
+  constexpr unsigned kMost = kHostPool - 1;  // beside the default stream
+  for (unsigned tried = 0; tried < 2 * kMost; ++tried) {
+    const auto number = static_cast<std::uint8_t>(1 + streams_made_.fetch_add(1) % kMost);
+    if (pipelines_.open_stream(number, priority)) {
+      describe_stream(events::writer->sessions->load(std::memory_order_relaxed), number);
+      return number;
+    }
+    if (stream(number).priority() == priority && tried >= kMost) {
+      return number;
+    }
   }
-  return number;
+  TORCH_CHECK(false, torch_device(), " has its ", kMost, " streams already, none of them of priority ", priority);
+  return 0;
 }
 
 Stream& Device::current_stream() { return pipelines_.stream(ral::current_stream(torch_device().index())); }
@@ -119,7 +143,9 @@ void Device::touch(const c10::Storage& storage) noexcept {
   }
 }
 
-void Device::check_access(const c10::Storage& storage, std::size_t bytes) {
+void Device::check_access(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  const std::size_t bytes = static_cast<std::size_t>(reach(tensor)) * tensor.itemsize();
   TORCH_CHECK(bytes <= storage.nbytes(), "RAL_ERROR_OUT_OF_BOUNDS: a tensor reaches ", bytes - storage.nbytes(),
               " bytes beyond its storage of ", storage.nbytes(), " bytes on ", torch_device());
   if (Block* block = block_of(storage.data_ptr())) {
@@ -310,7 +336,13 @@ Block* Runtime::find_block(const void* data) noexcept {
 
 void stop_devices() noexcept {
   if (Runtime::started() && !Runtime::bad_fork()) {
-    Runtime::instance().for_each([](Device& device) { device.pipelines().stop(); });
+    Runtime::instance().for_each([](Device& device) {
+      device.pipelines().stop();
+      if (const auto failure = device.pipelines().take_failure()) {
+        std::fprintf(stderr, "ral: nobody waited to hear that %s failed on ral:%d: %s\n", failure->op.c_str(),
+                     static_cast<int>(device.index()), failure->text.c_str());
+      }
+    });
   }
 }
 

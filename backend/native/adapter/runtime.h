@@ -44,8 +44,8 @@ class Device {
   // The calling thread's.
   Stream& current_stream();
   std::uint8_t current_stream_row(Pipeline pipeline = Pipeline::kCompute) const;
-  // Raises where the storage does not hold that many bytes, or lies on another device; counts the use.
-  void check_access(const c10::Storage& storage, std::size_t bytes);
+  // Raises where the tensor reaches beyond its storage, or that lies on another device; counts the use.
+  void check_access(const at::Tensor& tensor);
   void touch(const c10::Storage& storage) noexcept;
   // How many calls were routed to it, how many of them fell back to the CPU, and how loudly that was said.
   struct Load {

@@ -75,21 +75,28 @@ Pipelines::~Pipelines() {
   all.list.erase(std::remove(all.list.begin(), all.list.end(), this), all.list.end());
 }
 
-void Pipelines::open_stream(std::uint8_t number, int priority) {
+bool Pipelines::open_stream(std::uint8_t number, int priority) {
   const std::lock_guard<std::mutex> lock(model_mutex_);
   Stream& stream = streams_[number];
-  if (!stream.is_open()) {
-    stream.open(*this, priority);
-    opened_.fetch_or(std::uint32_t{1} << number, std::memory_order_seq_cst);
+  if (stream.is_open()) {
+    return false;
   }
+  stream.open(*this, priority);
+  opened_.fetch_or(std::uint32_t{1} << number, std::memory_order_seq_cst);
+  return true;
 }
 
 // --- submitting
 // ------------------------------------------------------------------------------------------------------------
 
-void Pipelines::announce(Pipeline pipeline) {
+// Before anything is queued for it: a thread that cannot be had is an error of the submit.
+void Pipelines::begin(Pipeline pipeline) {
   Lane& lane = lanes_[static_cast<std::size_t>(pipeline)];
   std::call_once(lane.started, [&] { start(lane); });
+}
+
+void Pipelines::announce(Pipeline pipeline) {
+  Lane& lane = lanes_[static_cast<std::size_t>(pipeline)];
   if (pipeline == Pipeline::kCompute) {
     producer_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
   }
@@ -143,10 +150,11 @@ void Pipelines::start(Lane& lane) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  const auto restored = [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); };
+  const std::unique_ptr<void, decltype(restored)> restore(&before, restored);
   std::promise<void> begun;
   std::future<void> has_begun = begun.get_future();
   lane.thread = std::thread([this, &lane, promise = std::move(begun)]() mutable { serve(lane, std::move(promise)); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   has_begun.wait();
   if (hooks_.began) {
     hooks_.began();
@@ -311,12 +319,23 @@ void Pipelines::wait_until_done(const Stream& stream, std::uint64_t ticket) {
   while (!stream.done(ticket) && monotonic_ns() < give_up) {
     relax();
   }
-  waiters_.fetch_add(1, std::memory_order_seq_cst);
-  {
+  if (stream.done(ticket)) {
+    return;
+  }
+  const auto wait = [&] {
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
     std::unique_lock<std::mutex> lock(waiting_mutex_);
     waiting_.wait(lock, [&] { return stream.done(ticket) || stopped_; });
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+  };
+  if (hooks_.while_waiting) {
+    hooks_.while_waiting(wait);
+  } else {
+    wait();
   }
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  if (!stream.done(ticket)) {
+    throw Stopped("the device stopped before its work was done, because the program ends");
+  }
 }
 
 void Pipelines::synchronize() {

@@ -21,8 +21,6 @@
 
 namespace ral {
 
-inline constexpr int kStreamSlots = 32;
-
 // The device was stopped (the interpreter ends): nothing can be submitted any more.
 class Stopped : public std::runtime_error {
  public:
@@ -46,17 +44,20 @@ struct Failure {
 
 class Pipelines final : public StreamClock {
  public:
-  // Both may be empty. `begin` runs first on each new thread; then `began` on the one that started it.
+  // Each may be empty. `begin` runs first on each new thread; then `began` on the one that started it.
   struct ThreadHooks {
     std::function<void(Pipeline)> begin;
     std::function<void()> began;
+    // Calls what it is given, which waits: for who must let go of something meanwhile.
+    std::function<void(const std::function<void()>&)> while_waiting;
   };
   Pipelines(const DeviceModel& model, const EventClock& clock, ThreadHooks hooks);
   ~Pipelines() override;
 
   Stream& stream(std::uint8_t number) { return streams_[number % kStreamSlots]; }
   const Stream& stream(std::uint8_t number) const { return streams_[number % kStreamSlots]; }
-  void open_stream(std::uint8_t number, int priority);
+  // False: it is open already, and keeps its priority.
+  bool open_stream(std::uint8_t number, int priority);
   // Waits for all streams.
   void synchronize();
   // The first failure since the last call, if there was one.
@@ -99,6 +100,7 @@ class Pipelines final : public StreamClock {
   Times virtual_times(Lane& lane, Stream& stream, const Work& work, std::uint64_t lasts_ns);
   void keep_failure(const Stream& stream, const Work& work, const char* text);
 
+  void begin(Pipeline pipeline);     // its thread
   void announce(Pipeline pipeline);  // an item was submitted for it
   static void ring(Lane& lane) noexcept;
   void progressed(const Stream& stream, std::optional<Pipeline> next) noexcept;

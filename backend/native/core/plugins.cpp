@@ -65,17 +65,26 @@ class PluginRegions final : public RegionSource {
     if (!fits) {
       return std::nullopt;
     }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    given_[region.address] = region;
     return striped_range(region.address, length, striping, region.handle);
   }
   void release(const Range& range) noexcept override {
-    const ral_region given = {sizeof given, 0, range.regions.front().handle, range.address, range.length};
-    table_.release(index_, &given);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto given = given_.find(range.address);
+    try {
+      table_.release(index_, &given->second);
+    } catch (...) {  // a plugin in C++; there is nobody to tell, and the memory is the vendor's
+    }
+    given_.erase(given);
   }
 
  private:
   const ral_plugin& table_;
   int index_;
   std::size_t alignment_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, ral_region> given_;  // by address, as the vendor said
 };
 
 class PluginVendor final : public Vendor {

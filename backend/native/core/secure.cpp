@@ -167,11 +167,11 @@ Verdict SecureContext::check(int device, std::uint64_t address, std::uint64_t by
 // --- buffers ---
 
 Verdict SecureContext::allocate(const Vendor& vendor, int device, std::uint64_t bytes, Buffer* buffer) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  std::unique_lock<std::shared_mutex> lock(mutex_);
   if (Verdict usable = device_is_usable(device); !usable.ok()) {
     return usable;
   }
-  const Owned& owned = devices_[static_cast<std::size_t>(device)];
+  const Owned owned = devices_[static_cast<std::size_t>(device)];
   if (owned.vendor != &vendor) {
     return refusal(RAL_ERROR_WRONG_DEVICE,
                    device_name(device) + " is " + owned.vendor->name() + "'s, not " + vendor.name() + "'s");
@@ -181,12 +181,15 @@ Verdict SecureContext::allocate(const Vendor& vendor, int device, std::uint64_t 
                    std::to_string(bytes) + " bytes asked for, " + device_name(device) + " has " +
                        std::to_string(owned.memory->capacity()));
   }
+  // It may wait for a stream, whose kernel may be asking us something.
+  lock.unlock();
   Block* block = nullptr;
   try {
-    block = owned.memory->allocate(bytes);
+    block = owned.memory->allocate(bytes, kHostPool);
   } catch (const OutOfMemory& error) {
     return refusal(RAL_ERROR_OUT_OF_MEMORY, device_name(device) + ": " + error.what());
   }
+  lock.lock();
   if (spare_.empty()) {
     spare_.push_back(entries_.size());
     entries_.emplace_back();

@@ -42,12 +42,21 @@ Stream::Slot& Stream::free_slot() {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) >= kDepth) {
     wait(tail - kDepth / 2);  // half, not one: waking for each item would cost more than the item
+    if (pipelines_->stopping_.load(std::memory_order_acquire)) {
+      throw Stopped("the device has stopped, because the program ends");
+    }
   }
   return slot_of(tail + 1);
 }
 
 // Under producers_.
 std::uint64_t Stream::publish(Slot& slot, Work* work) {
+  try {
+    pipelines_->begin(work->pipeline);
+  } catch (...) {  // no thread to be had: nothing was submitted
+    work->~Work();
+    throw;
+  }
   work->after = std::move(pending_);
   pending_.clear();
   for (const auto& mark : work->after) {

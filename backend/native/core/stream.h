@@ -44,7 +44,8 @@ class Stream {
     static_assert(std::is_base_of_v<Work, Item> && sizeof(Item) <= kItemBytes);
     const std::lock_guard<std::mutex> in_order(producers_);
     Slot& slot = free_slot();
-    return publish(slot, new (slot.bytes) Item(std::forward<Arguments>(arguments)...));
+    auto* item = new (slot.bytes) Item(std::forward<Arguments>(arguments)...);
+    return publish(slot, item);
   }
 
   // Everything that is submitted from now on waits for the mark.
@@ -61,7 +62,7 @@ class Stream {
   }
   // The order matters to who goes to sleep after having looked.
   bool done(std::uint64_t ticket) const noexcept { return head_.load(std::memory_order_seq_cst) >= ticket; }
-  bool idle() const noexcept { return done(submitted()); }
+  bool idle() const noexcept { return done(claimed()); }
   // Returns when all up to the ticket is done. Never on a pipeline's thread.
   void wait(std::uint64_t ticket) const;
   // The same for what was claimed: makes the item where nobody did.

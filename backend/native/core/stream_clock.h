@@ -6,6 +6,10 @@
 
 namespace ral {
 
+inline constexpr int kStreamSlots = 32;
+// No stream of a device: memory for a plugin that writes it from the host at once, so no queued work may still use it.
+inline constexpr std::uint8_t kHostPool = kStreamSlots - 1;
+
 class StreamClock {
  public:
   virtual ~StreamClock() = default;
