@@ -47,7 +47,7 @@ def test_products_on_narrower_machines(level: str, tmp_path: Path) -> None:
         "-DRAL_ONE_LEVEL",
         f"-march={level}",
         f"-I{SIM}",
-        f"-I{SIM.parent.parent}/native/core",
+        f"-I{SIM.parent.parent}/include",
     ]
     sources = [tmp_path / "products.cpp", SIM / "gemm.cpp", SIM / "element.cpp"]
     built = subprocess.run(

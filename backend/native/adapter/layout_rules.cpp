@@ -132,6 +132,11 @@ std::optional<Layout> layout_without_running(const Call& call) {
   return learnt.complete ? std::optional<Layout>(std::move(learnt.layout)) : std::nullopt;
 }
 
+void refuse_as_the_cpu_does(const Call& call) {
+  const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  StandIns(call, /*meta=*/false).run(c10::DispatchKey::CPU);
+}
+
 bool writes_into_what_it_reads(const Call& call) {
   const CallAliases aliases(call);
   bool found = false;

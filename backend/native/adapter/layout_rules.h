@@ -12,6 +12,9 @@ namespace ral {
 // torch raises for arguments that do not fit.
 std::optional<Layout> layout_without_running(const Call& call);
 
+// Raises what PyTorch's CPU kernel raises for arguments that share their memory like that.
+void refuse_as_the_cpu_does(const Call& call);
+
 // Kernels may take it that an output shares memory with an input only as a whole, and never with itself.
 bool writes_into_what_it_reads(const Call& call);
 

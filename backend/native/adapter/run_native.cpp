@@ -319,6 +319,7 @@ std::shared_ptr<const Plan> plan_native(const Call& call, const Decision& decisi
     return nullptr;
   }
   if (writes_into_what_it_reads(call)) {
+    refuse_as_the_cpu_does(call);  // on copies it would not
     *reason = "layout: an output overlaps itself or part of an input";
     return nullptr;
   }
