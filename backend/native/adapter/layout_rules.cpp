@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "results.h"
 
@@ -90,6 +91,14 @@ class StandIns {
   c10::SmallVector<at::Tensor, 5> tensors_;
 };
 
+// The CPU kernel is exact and quick on little memory; many Meta kernels are Python's, which is slow to begin with.
+constexpr std::int64_t kQuickBytes = std::int64_t{1} << 20;
+
+Learnt learn_on_stand_ins(const Call& call, c10::DispatchKey key) {
+  const StandIns stand_ins(call, key == c10::DispatchKey::Meta);
+  return learn(call, stand_ins.run(key));
+}
+
 bool overlaps_itself(const at::Tensor& tensor) {
   c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 8> steps;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
@@ -120,14 +129,26 @@ std::optional<Layout> layout_without_running(const Call& call) {
     return std::nullopt;
   }
   const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const bool draws = call.op().draws_random_numbers();
+  const bool cpu_first = !draws && call.bytes() <= kQuickBytes;
   Learnt learnt;
   try {
-    const StandIns stand_ins(call, /*meta=*/true);
-    learnt = learn(call, stand_ins.run(c10::DispatchKey::Meta));
+    learnt = learn_on_stand_ins(call, cpu_first ? c10::DispatchKey::CPU : c10::DispatchKey::Meta);
   } catch (const std::exception&) {
-    // No Meta kernel, or arguments that do not fit: the CPU kernel says so in the words that users know.
-    const StandIns stand_ins(call, /*meta=*/false);
-    learnt = learn(call, stand_ins.run(c10::DispatchKey::CPU));
+    if (draws) {
+      throw;
+    }
+    // No Meta kernel, numbers that zeros are not good enough for, or arguments that do not fit: then the CPU kernel says
+    // so, in the words that users know.
+    const std::exception_ptr first = std::current_exception();
+    try {
+      learnt = learn_on_stand_ins(call, cpu_first ? c10::DispatchKey::Meta : c10::DispatchKey::CPU);
+    } catch (const std::exception&) {
+      if (cpu_first) {
+        std::rethrow_exception(first);
+      }
+      throw;
+    }
   }
   return learnt.complete ? std::optional<Layout>(std::move(learnt.layout)) : std::nullopt;
 }

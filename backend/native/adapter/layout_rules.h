@@ -8,7 +8,7 @@
 
 namespace ral {
 
-// From torch's Meta kernel, else from its CPU kernel on zeros. Nothing where the layout depends on the data. Raises what
+// From torch's CPU kernel on zeros or from its Meta kernel. Nothing where the layout depends on the data. Raises what
 // torch raises for arguments that do not fit.
 std::optional<Layout> layout_without_running(const Call& call);
 

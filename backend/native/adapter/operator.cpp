@@ -77,6 +77,7 @@ Operator::Operator(const c10::OperatorHandle& handle)
   mixes_devices_ = ops_that_mix_devices().count(base_name(name_.text())) != 0;
   composed_ = !arguments_.empty() && arguments_.front().kind == ArgKind::kTensorList &&
               handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  random_ = handle.hasTag(at::Tag::nondeterministic_seeded);
   depends_on_data_ = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output);
 }
 

@@ -58,6 +58,7 @@ class Operator {
   // Of lists, and each element is worked on alone (`_foreach_*`, fused optimisers): who shares memory with whom does not
   // matter.
   bool goes_by_element() const { return by_element_; }
+  bool draws_random_numbers() const { return random_; }
   // Of torch itself: its CPU kernel needs no Python, and so may run on a pipeline's thread.
   bool is_torchs_own() const { return torchs_own_; }
   // What comes out can depend on what the tensors hold: then its layout cannot be known before it ran.
@@ -88,6 +89,7 @@ class Operator {
   bool composed_ = false;
   bool by_element_ = false;
   bool torchs_own_ = false;
+  bool random_ = false;
   bool depends_on_data_ = false;
   mutable Decisions decisions_;
   mutable PlanTable plans_;
