@@ -43,12 +43,16 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_trace_is_the_allocators_books(tmp_path: Path, seed: int) -> None:
-    done = ral_trace("-o", "run.duckdb", "--", *python(PROGRAM, tmp_path / "books.json", str(seed)), cwd=tmp_path)
+@pytest.mark.parametrize(("seed", "sim"), [(1, ""), (2, "domains=2,stripe_kb=64")])
+def test_the_trace_is_the_allocators_books(tmp_path: Path, seed: int, sim: str) -> None:
+    """Also where a device stripes its memory over two domains."""
+    program = python(PROGRAM, tmp_path / "books.json", str(seed))
+    done = ral_trace("-o", "run.duckdb", "--", *program, cwd=tmp_path, RAL_SIM=sim)
     assert done.returncode == 0, done.stderr
     books = json.loads((tmp_path / "books.json").read_text())
     with open_trace(tmp_path / "run.duckdb") as trace:
+        pieces = trace.rows("SELECT max(n) AS n FROM (SELECT count(*) AS n FROM allocation_piece GROUP BY allocation)")
+        assert pieces[0]["n"] == (2 if sim else 1)
         assert trace.rows("FROM quality WHERE what LIKE '%block%' OR what LIKE '%lost%'") == []
         for index in (0, 1):
             where = f"device = (SELECT id FROM device WHERE type = 'ral' AND index = {index})"

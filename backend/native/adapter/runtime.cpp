@@ -149,8 +149,10 @@ void Device::check_access(const at::Tensor& tensor) {
   TORCH_CHECK(bytes <= storage.nbytes(), "RAL_ERROR_OUT_OF_BOUNDS: a tensor reaches ", bytes - storage.nbytes(),
               " bytes beyond its storage of ", storage.nbytes(), " bytes on ", torch_device());
   if (Block* block = block_of(storage.data_ptr())) {
-    TORCH_CHECK(block->extent->owner == &memory_, "RAL_ERROR_WRONG_DEVICE: ", storage.data(), " (", storage.nbytes(),
-                " bytes) is not mapped on ", torch_device());
+    const auto address = reinterpret_cast<std::uintptr_t>(storage.data());
+    if (C10_UNLIKELY(SecureContext::check_block(*block, memory_, address, bytes) != RAL_OK)) {
+      TORCH_CHECK(false, SecureContext::instance().check(index(), address, bytes).text);
+    }
     block->touch(events::on() ? events::now() : 0);
   }
 }
