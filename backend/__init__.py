@@ -3,6 +3,7 @@
 Importing this changes nothing and does not import torch. `enable()` claims the name.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,11 +24,13 @@ __all__ = [
 DEFAULT_DEVICES = "host:1,sim:1"
 """Where neither an argument nor the environment's RAL_DEVICES names devices."""
 
-_enabled = False
+_enabled: str | None = None
+"""The list of devices, once there are some."""
 
 
 def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) -> None:
-    """Make `torch.device("ral:0")` and `torch.ral` exist in this process. A second call does nothing.
+    """Make `torch.device("ral:0")` and `torch.ral` exist in this process. A second call changes nothing; where it
+    asks for other devices it warns.
 
     `devices` lists vendors and how many devices of each ("host:1,sim:2"); None: the environment's RAL_DEVICES, or
     "host:1,sim:1". `manifests` are kernel_manifest.json files that each replace the one of their vendor.
@@ -38,14 +41,15 @@ def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) 
     `torch.accelerator` answers `ral`, also where there is a CUDA device: torch asks PrivateUse1 first.
     """
     global _enabled
-    if _enabled:
+    if _enabled is not None:
+        if devices not in (None, _enabled):
+            warnings.warn(f"ral is enabled with '{_enabled}' in this process, '{devices}' is ignored", stacklevel=2)
         return
     from ral_trace.backend import registration
 
-    registration.register(devices, manifests or ())
-    _enabled = True
+    _enabled = registration.register(devices, manifests or ())
 
 
 def is_enabled() -> bool:
     """Whether `enable()` has succeeded in this process."""
-    return _enabled
+    return _enabled is not None

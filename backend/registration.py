@@ -35,8 +35,8 @@ _PREFERRED_WHOLE = (
 )
 
 
-def register(devices: str | None, manifests: Sequence[Path]) -> None:
-    """Do all of `ral_trace.backend.enable`, without its memory of having done it."""
+def register(devices: str | None, manifests: Sequence[Path]) -> str:
+    """Do all of `ral_trace.backend.enable`, without its memory of having done it. Returns the list of devices."""
     _check_owner()
     adapter = _load_adapter()
     from ral_trace.backend import compiled, dispatch
@@ -60,6 +60,7 @@ def register(devices: str | None, manifests: Sequence[Path]) -> None:
     _register_module()
     adapter.route_operators(_routed_operators())
     reloading.publish()
+    return listed
 
 
 def _check_owner() -> None:

@@ -130,3 +130,20 @@ def test_ralctl_refuses_in_one_line() -> None:
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert "names no known vendor" in result.stderr
+
+
+def test_asking_for_the_device_in_vain_is_said() -> None:
+    result = run("import torch", RAL_ENABLE="1", RAL_DEVICES="foo:1")
+    assert result.returncode == 0
+    assert result.stderr.startswith('ral: RAL_ENABLE=1, but there is no ral device: RAL_DEVICES="foo:1": "foo:1" ')
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_second_enable_with_other_devices_is_said() -> None:
+    result = run(
+        "import ral_trace.backend as b, torch; b.enable('host:1'); b.enable(); b.enable('host:1'); b.enable('sim:2');"
+        "print(torch.ral.device_count())"
+    )
+    assert result.stdout.strip() == "1"
+    assert result.stderr.count("UserWarning") == 1
+    assert "ral is enabled with 'host:1' in this process, 'sim:2' is ignored" in result.stderr

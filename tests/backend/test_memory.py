@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,3 +282,27 @@ def test_pytorch_s_viewer_takes_a_snapshot(tmp_path: Path) -> None:
     assert "active_allocated" in _memory_viz.segments(snapshot, format_flamegraph=str)
     for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
         assert "snapshot.pickle" in plot(snapshot)
+
+
+def test_running_out_of_handles_is_said() -> None:
+    """Striped over four domains a range costs four of the sixteen handles: memory is left, but none can be added."""
+    program = """
+        import torch
+        from ral_trace.backend import enable
+        enable("sim:1")
+        kept = []
+        try:
+            while True:
+                kept.append(torch.empty(1 << 24, dtype=torch.uint8, device="ral:0"))
+        except torch.OutOfMemoryError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env={**os.environ, "RAL_SIM": "domains=4"},
+    )
+    assert "All of the device's 16 region handles are in use: no memory can be added" in done.stdout

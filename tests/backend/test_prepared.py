@@ -207,6 +207,7 @@ def test_a_failure_surfaces_where_somebody_waits(artefact: Path) -> None:
         (lambda: [on_sim(3, 4)], "1 tensors are too few"),
         (lambda: [on_sim(3, 4)] * 4, "4 tensors are too many, it takes 3"),
         (lambda: {"a": on_sim(3, 4), "b": on_sim(3, 4), "y": on_sim(2, 4)}, "'y' has 2 as its dimension 0"),
+        (lambda: dict.fromkeys(("a", "b", "y"), on_sim(3, 4)), "'y' shares memory with 'a'; give it memory of its own"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(artefact: Path, given: Any, words: str) -> None:

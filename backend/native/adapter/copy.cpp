@@ -202,7 +202,7 @@ void copy(const at::Tensor& self, const at::Tensor& destination, const events::N
   Stream& stream = way.device->current_stream();
   events::Launch launch(routed, way.device->index(), way.device->current_stream_row(way.pipeline));
   launch.set_route(copy_route());
-  const bool stage = way.direction == trace::kHostToDevice && sync == SyncReason::kAsked && !self.is_conj() &&
+  const bool stage = way.direction == trace::kHostToDevice && sync != SyncReason::kNone && !self.is_conj() &&
                      !self.is_neg() && static_cast<std::int64_t>(self.nbytes()) <= kStagedBytes;
   for (const at::Tensor* tensor : {&self, &destination}) {
     if (tensor->device().type() == kRal) {
@@ -260,7 +260,7 @@ const events::Name& copy_from_name() {
 
 // Without waiting the host may go on only where its own memory is pinned: it knows that it must not touch that yet.
 SyncReason sync_of(const at::Tensor& host, bool non_blocking) {
-  return non_blocking && host.is_pinned() ? SyncReason::kNone : SyncReason::kAsked;
+  return !non_blocking ? SyncReason::kAsked : host.is_pinned() ? SyncReason::kNone : SyncReason::kForced;
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {

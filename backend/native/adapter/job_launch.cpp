@@ -1,5 +1,6 @@
 // Launching a job plan: tensors are bound to symbols, then each operation is an item of the current stream.
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
 #include <array>
@@ -172,6 +173,7 @@ class Binder {
         }
       }
     }
+    refuse_overlap();
     auto binding = std::make_shared<Binding>();
     binding->plan = plan_;
     binding->shapes = plan_->shapes(dims_);
@@ -212,6 +214,18 @@ class Binder {
     TORCH_CHECK(device_->info().vendor.name == plan_->vendor(), plan_->name().text(), ": is for devices of '",
                 plan_->vendor(), "', its tensors are on ", device_->torch_device(), " of '",
                 device_->info().vendor.name, "'; move them");
+  }
+
+  // What is only read stays as it is, and two outputs do not write over each other.
+  void refuse_overlap() const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const Symbol& output = plan_->symbols()[i];
+      for (std::size_t j = 0; output.role == Role::kOutput && tensors_[i].defined() && j < tensors_.size(); ++j) {
+        TORCH_CHECK(j == i || !tensors_[j].defined() ||
+                        at::get_overlap_status(tensors_[i], tensors_[j]) == at::MemOverlapStatus::No,
+                    where(output), "shares memory with '", plan_->symbols()[j].name, "'; give it memory of its own");
+      }
+    }
   }
 
   void check(const Symbol& symbol, const at::Tensor& tensor) {

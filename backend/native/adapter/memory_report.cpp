@@ -132,6 +132,11 @@ std::string describe_out_of_memory(Device& device, const OutOfMemory::Facts& fac
        << " is allocated and " << format_size(facts.free) << " is free; the largest free block is "
        << format_size(facts.largest_free) << " (fragmentation " << std::fixed << std::setprecision(1)
        << 100 * facts.fragmentation() << "%).";
+  const std::uint64_t handles = device.memory().stats().regions.current;
+  if (handles + device.memory().config().striping.domains > device.memory().config().max_regions) {
+    text << " All of the device's " << device.memory().config().max_regions
+         << " region handles are in use: no memory can be added, only what is reserved is there.";
+  }
   describe_holders(text, held);
   return text.str();
 }

@@ -238,12 +238,12 @@ void settle(const Layout& layout, const Stack& results, c10::ArrayRef<HandOut::P
       continue;
     }
     const HandOut::Place& place = places[expected.source];
-    if (i >= tensors.size() || !tensors[i].defined() || tensors[i].sizes() != expected.sizes ||
-        tensors[i].scalar_type() != expected.dtype) {
+    if (i >= tensors.size() || !tensors[i].defined() || tensors[i].sizes() != expected.sizes) {
       throw std::runtime_error("the result has another shape than the same call had before");
     }
+    // Another dtype: the program changed the default one between the launch and the kernel.
     if (tensors[i].storage().data() != place.data || tensors[i].strides() != expected.strides ||
-        tensors[i].storage_offset() != expected.offset) {
+        tensors[i].storage_offset() != expected.offset || tensors[i].scalar_type() != expected.dtype) {
       at::Tensor target = cpu_tensor(storage_over(place.data, place.bytes), expected.dtype, expected.sizes,
                                      expected.strides, expected.offset);
       // Two results may have been born in each other's place.

@@ -42,7 +42,11 @@ class AtenWork final : public Work {
     const HandOut here(places_);  // before the stack, whose results come back here when they go
     const CallAliases aliases(call_);
     Stack stack = aliases.stack();
-    call_.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    try {
+      call_.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(error.what_without_backtrace());  // the frames are ours, not the program's
+    }
     settle(*plan_->layout, stack, places_);
   }
 

@@ -84,6 +84,7 @@ class RegionAllocator {
   AllocatorStats stats() const;
   void reset_peaks();
   void reset_totals();
+  const AllocatorConfig& config() const { return config_; }
   std::size_t capacity() const { return config_.capacity; }
   std::size_t limit() const;
   std::size_t largest_free_block() const;
