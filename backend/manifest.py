@@ -19,6 +19,7 @@ import torch
 
 from ral_trace.backend import plugins
 from ral_trace.backend.errors import BadManifest, PluginRefused
+from ral_trace.backend.python_backend import DTYPES
 
 FILE_NAME = plugins.MANIFEST_FILE
 MAX_RANK = 64
@@ -217,20 +218,11 @@ def _dtypes(names: list[object]) -> list[int]:
     return numbers
 
 
-# c10::ScalarType, in its order.
+# Those of the plugin header, and two that only ATen's kernels know; all as c10::ScalarType numbers them.
 _DTYPE_NUMBERS = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
+    **{getattr(torch, name): number for name, number in DTYPES.items()},
     torch.complex64: 9,
     torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
 }
 
 

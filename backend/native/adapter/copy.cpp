@@ -189,6 +189,11 @@ at::Tensor staged(const at::Tensor& from) {
 
 }  // namespace
 
+const events::Name& copy_from_name() {
+  static const events::Name name("aten::_copy_from");
+  return name;
+}
+
 void copy(const at::Tensor& self, const at::Tensor& destination, const events::Name& routed, SyncReason sync) {
   give_back_now();
   if (destination.numel() == 0) {
@@ -237,7 +242,6 @@ at::Tensor fetch(const at::Tensor& tensor, const events::Name& routed, SyncReaso
 }
 
 at::Tensor upload(Device& device, const at::Tensor& host, SyncReason sync) {
-  static const events::Name name("aten::_copy_from");
   const bool dense = host.is_non_overlapping_and_dense();
   const std::size_t bytes = dense ? at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.itemsize())
                                   : at::detail::computeStorageNbytesContiguous(host.sizes(), host.itemsize());
@@ -247,16 +251,11 @@ at::Tensor upload(Device& device, const at::Tensor& host, SyncReason sync) {
   } else {
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(host.sizes());
   }
-  copy(host, tensor, name, sync);
+  copy(host, tensor, copy_from_name(), sync);
   return tensor;
 }
 
 namespace {
-
-const events::Name& copy_from_name() {
-  static const events::Name name("aten::_copy_from");
-  return name;
-}
 
 // Without waiting the host may go on only where its own memory is pinned: it knows that it must not touch that yet.
 SyncReason sync_of(const at::Tensor& host, bool non_blocking) {

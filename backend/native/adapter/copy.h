@@ -12,6 +12,9 @@ namespace ral {
 // asked, or because a fallback needs it.
 enum class SyncReason { kNone, kAsked, kForced };
 
+// What a copy is called where torch did not name it.
+const events::Name& copy_from_name();
+
 // self -> destination, either or both on a ral device; converts the dtype, broadcasts, follows strides. In the order of
 // the current streams of the devices. `routed` is what torch called.
 void copy(const at::Tensor& self, const at::Tensor& destination, const events::Name& routed, SyncReason sync);

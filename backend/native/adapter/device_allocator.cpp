@@ -8,7 +8,6 @@
 #include "events.h"
 #include "memory_report.h"
 #include "runtime.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -62,7 +61,6 @@ class RalDeviceAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return Runtime::started(); }
   void emptyCache(c10::MempoolId_t pool) override {
     (void)pool;
-    const WithoutGil no_gil;  // it may wait for the device
     for (int i = 0; i < Runtime::get().device_count(); ++i) {
       Runtime::get().any_device(static_cast<c10::DeviceIndex>(i)).memory().empty_cache();
     }

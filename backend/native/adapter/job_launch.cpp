@@ -8,7 +8,6 @@
 
 #include "alias.h"
 #include "job_plan.h"
-#include "waiting.h"
 
 namespace ral {
 
@@ -295,7 +294,6 @@ void wait_here(Device& device, Stream& stream, const events::Launch& launch, con
   {
     const events::Sync sync(plan.name().id(), device.index(), device.current_stream_row(), launch.name(),
                             /*forced=*/false);
-    const WithoutGil no_gil;
     stream.wait();
   }
   device.raise_failure();

@@ -16,7 +16,6 @@
 #include "alias.h"
 #include "manifest.h"
 #include "results.h"
-#include "waiting.h"
 
 namespace py = pybind11;
 
@@ -226,10 +225,7 @@ bool has_python_backend(const Device& device) noexcept { return backend_of(devic
 
 bool dispatch_python(const Operator& op, Device& device, Stack& stack, const events::Launch& launch,
                      std::string* reason) {
-  {
-    const WithoutGil no_gil;
-    device.pipelines().synchronize();
-  }
+  device.pipelines().synchronize();
   device.raise_failure();
   const std::uint64_t start = launch.active() ? events::now() : 0;
   const py::gil_scoped_acquire gil;

@@ -119,19 +119,16 @@ void launch_call(Call& call, Stack& stack) {
     plan = make_plan(call);
   }
   count(*plan, call.device());
+  if (fresh && (plan->route == Route::kComposed || plan->route == Route::kCpu)) {
+    op.plans().put(key, plan);
+  }
   if (plan->route == Route::kComposed) {
-    if (fresh) {
-      op.plans().put(key, plan);
-    }
     expand(op, stack);
     return;
   }
   events::Launch launch(op.name(), call.device().index(), call.device().current_stream_row());
   launch.set_route(route_name(plan->route));
   if (plan->route == Route::kCpu) {
-    if (fresh) {
-      op.plans().put(key, plan);
-    }
     fall_back(call, *plan->decision, plan->refused, stack, launch);
     return;
   }

@@ -11,11 +11,6 @@ namespace ral {
 
 namespace {
 
-const events::Name& copy_name() {
-  static const events::Name name("aten::_copy_from");
-  return name;
-}
-
 // Copies on the host of the tensors of one call; a tensor that appears twice is copied once, so that in place stays in
 // place.
 class HostCopies {
@@ -36,7 +31,7 @@ class HostCopies {
     if (content_matters) {
       ++fetched_;
       bytes_ += static_cast<std::int64_t>(tensor.nbytes());
-      host = fetch(tensor, copy_name(), SyncReason::kForced);
+      host = fetch(tensor, copy_from_name(), SyncReason::kForced);
     } else {
       host = at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
@@ -53,7 +48,7 @@ class HostCopies {
       }
     }
     bytes_ += static_cast<std::int64_t>(host.nbytes());
-    copy(host, tensor, copy_name(), SyncReason::kNone);
+    copy(host, tensor, copy_from_name(), SyncReason::kNone);
   }
 
   at::Tensor to_device(const Operator& op, const at::Tensor& host) {

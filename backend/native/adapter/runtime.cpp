@@ -326,16 +326,6 @@ void Runtime::raise_no_device(c10::DeviceIndex index) const {
   std::abort();
 }
 
-Block* Runtime::find_block(const void* data) noexcept {
-  Block* found = nullptr;
-  for_each([&](Device& device) {
-    if (found == nullptr) {
-      found = device.memory().find(reinterpret_cast<std::uintptr_t>(data));
-    }
-  });
-  return found;
-}
-
 void stop_devices() noexcept {
   if (Runtime::started() && !Runtime::bad_fork()) {
     Runtime::instance().for_each([](Device& device) {

@@ -103,8 +103,6 @@ class Runtime final : public HotPlug {
   // Withdrawn ones too: for looking after what is left of them.
   Device& any_device(c10::DeviceIndex index);
   std::vector<DeviceInfo> devices() const { return manager_.devices(); }
-  // The block of any device that begins at this address, or nullptr. Slow.
-  Block* find_block(const void* data) noexcept;
 
   int announce(const Vendor& vendor, int vendor_index, const VendorInfo& info) override;
   bool withdraw(const Vendor& vendor, int device, const std::string& reason) override;

@@ -322,17 +322,20 @@ void Pipelines::wait_until_done(const Stream& stream, std::uint64_t ticket) {
   if (stream.done(ticket)) {
     return;
   }
-  const auto wait = [&] {
-    waiters_.fetch_add(1, std::memory_order_seq_cst);
+  if (hooks_.while_waiting) {
+    hooks_.while_waiting([&] { sleep_until_done(stream, ticket); });
+  } else {
+    sleep_until_done(stream, ticket);
+  }
+}
+
+void Pipelines::sleep_until_done(const Stream& stream, std::uint64_t ticket) {
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  {
     std::unique_lock<std::mutex> lock(waiting_mutex_);
     waiting_.wait(lock, [&] { return stream.done(ticket) || stopped_; });
-    waiters_.fetch_sub(1, std::memory_order_relaxed);
-  };
-  if (hooks_.while_waiting) {
-    hooks_.while_waiting(wait);
-  } else {
-    wait();
   }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
   if (!stream.done(ticket)) {
     throw Stopped("the device stopped before its work was done, because the program ends");
   }

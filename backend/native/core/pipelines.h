@@ -106,6 +106,8 @@ class Pipelines final : public StreamClock {
   void progressed(const Stream& stream, std::optional<Pipeline> next) noexcept;
   static void ring_everybody() noexcept;
   void wait_until_done(const Stream& stream, std::uint64_t ticket);
+  // The same without ThreadHooks::while_waiting: for who holds a stream's lock, and must take nothing up again under it.
+  void sleep_until_done(const Stream& stream, std::uint64_t ticket);
 
   EventClock clock_;
   ThreadHooks hooks_;

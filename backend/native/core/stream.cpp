@@ -41,7 +41,8 @@ Stream::Slot& Stream::free_slot() {
   }
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) >= kDepth) {
-    wait(tail - kDepth / 2);  // half, not one: waking for each item would cost more than the item
+    // Half, not one: waking for each item would cost more than the item.
+    pipelines_->sleep_until_done(*this, tail - kDepth / 2);
     if (pipelines_->stopping_.load(std::memory_order_acquire)) {
       throw Stopped("the device has stopped, because the program ends");
     }
