@@ -50,7 +50,10 @@ def ledger(trace: Trace) -> Rows:
     """What became of the events of each process: written = received + dropped + lost."""
     return trace.rows("""
         SELECT p.id AS process, p.pid, p.name, p.rank, written, received, dropped, lost, shed, p.ended_how
-        FROM process p LEFT JOIN ledger l ON l.process = p.id ORDER BY p.id""")
+        FROM process p LEFT JOIN (
+            SELECT process, sum(written)::BIGINT AS written, sum(received)::BIGINT AS received,
+                   sum(dropped)::BIGINT AS dropped, sum(lost)::BIGINT AS lost, sum(shed)::BIGINT AS shed
+            FROM ledger GROUP BY process) l ON l.process = p.id ORDER BY p.id""")
 
 
 LEDGER = Analysis(

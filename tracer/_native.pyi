@@ -14,6 +14,12 @@ KIND_STREAM: int
 STREAM_BITS: int
 FLAGS: dict[str, int]
 DIRECTIONS: tuple[str, ...]
+ANNOTATION_SORTS: tuple[str, ...]
+DETAILS: dict[str, int]
+KIND_ACCESS: int
+AUTOGRAD_BITS: int
+HOST_MEMORY: int
+SESSION_VARIABLE: str
 RECORD_BYTES: int
 STRIPE_BITS: int
 CLOCK: str
@@ -47,22 +53,25 @@ class Annotation:
     def __exit__(self, *error: object) -> None: ...
 
 class ClockSample:
-    """The clocks at one moment: nanoseconds of CLOCK_MONOTONIC and CLOCK_REALTIME, and the ticks (not shown)."""
+    """The clocks at one moment: the ticks, and nanoseconds of CLOCK_MONOTONIC and CLOCK_REALTIME."""
 
+    ticks: int
     monotonic_ns: int
     realtime_ns: int
+    def __init__(self, ticks: int, monotonic_ns: int, realtime_ns: int) -> None: ...
     @staticmethod
     def now() -> ClockSample: ...
 
 class Calibration:
-    """Ticks to nanoseconds since the Unix epoch: the zero from `first`, the rate from both."""
+    """Ticks to nanoseconds since the Unix epoch: the zero from the first sample, the rates from each to the next."""
 
-    def __init__(self, first: ClockSample, second: ClockSample) -> None: ...
-    def epoch_ns(self, at: ClockSample) -> int: ...
+    def __init__(self, samples: Sequence[ClockSample]) -> None: ...
+    def epoch_ns(self, ticks: int) -> int: ...
 
 class Batch:
     """Drained records as columns (native/columns.h). DuckDB reads it; `clear` begins the next one."""
 
+    def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def clear(self) -> None: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
@@ -75,31 +84,90 @@ class Account:
     dropped: int
     lost: int
     facts: int
-    """Of the received: what devices say of themselves, and what was there before the recording. The rest is events."""
+    """Of the received: what devices say of themselves, what was there before the recording, uses of blocks. The rest
+    is events.
+    """
+    shed: int
+    """Left out to stay within an overhead; not among the written."""
     damaged_rings: int
+
+class RingAccount:
+    """The account of one ring, and whose it is."""
+
+    ring: int
+    tid: int
+    thread_name: str
+    finished: bool
+    """Its thread is gone and all is read, or it is damaged."""
+    spent_ticks: int
+    """What recording took on that thread, estimated from a sample."""
+    account: Account
+
+class Spool:
+    """What is drained, in a file (native/spool.h). Raises RuntimeError when it cannot be made, or is not ours alone."""
+
+    bytes: int
+    def __init__(self, path: str) -> None: ...
+
+class SpoolReader:
+    """Reads a spool, whose writer may go on. Raises RuntimeError where there is none."""
+
+    def __init__(self, path: str) -> None: ...
+    def next(self, clock: Calibration, rows: int, since_ticks: int, into: Batch) -> bool:
+        """Appends until there are `rows`, without what had ended before `since_ticks`; False: nothing is left."""
+
+class NameList:
+    """The names and stacks of a process; nothing where the file is no such table."""
+
+    names: list[tuple[int, str]]
+    stacks: list[tuple[int, int, int]]
+    """(id, caller, name of the frame) of each node."""
+    refused: int
+    cut: int
+    refused_stacks: int
+    @staticmethod
+    def read(path: str) -> NameList: ...
 
 class ProcessReader:
     """What one traced process wrote for one session."""
 
     pid: int
     started: int
+    attached_ticks: int
     command: bytes
     """Words ended by NUL, then NULs."""
     note: str
+    alarm: int
     @staticmethod
     def open(folder: str) -> ProcessReader | None:
         """None while the process is still making its files, or when they are not ours."""
 
-    def drain(self, process: int, clock: Calibration, into: Batch) -> int:
-        """Moves what is committed out of all rings; returns how many records."""
+    @staticmethod
+    def resume(folder: str, spool: Spool, process: int) -> ProcessReader | None:
+        """The same, and goes on where the collector stopped that wrote the spool."""
 
-    def attached_ns(self, clock: Calibration) -> int: ...
+    def drain(self, process: int, spool: Spool) -> bool:
+        """Moves what is committed out of all rings. False: the disk has no room for it."""
+
     def detached(self) -> bool: ...
     def exited(self) -> bool: ...
+    def alarms(self) -> int:
+        """How often the program asked for a dump."""
+
+    def shed(self, details: int) -> None:
+        """Takes back details; the program learns of it when the page changes."""
+
     def account(self) -> Account: ...
-    def threads(self) -> list[tuple[int, str]]: ...
-    def names(self) -> tuple[list[tuple[int, str]], int]:
-        """(id, text) of every name, and how many found no room."""
+    def rings(self) -> list[RingAccount]: ...
+    def unrecorded(self) -> int:
+        """Events of threads for whose rings there was no room."""
+
+    def finished(self) -> list[RingAccount]: ...
+    def forget_finished(self) -> list[RingAccount]:
+        """Takes the finished ones out of rings(), and gives their memory back."""
+
+    def finish(self) -> None:
+        """Its process is gone: nothing more will come."""
 
 class SessionView:
     """A taken slot of the page."""
@@ -115,8 +183,13 @@ class Sessions:
 
     folder: str
     def __init__(self) -> None: ...
-    def begin(self, session: int, target_pid: int, ring_records: int, folder: str) -> int:
+    def begin(
+        self, session: int, target_pid: int, ring_records: int, folder: str, details: int, overwrite: bool
+    ) -> int:
         """The slot, or -1 when all are taken."""
+
+    def announce(self) -> None:
+        """Wakes every traced process."""
 
     def end(self, slot: int) -> None: ...
     def release(self, slot: int) -> None: ...

@@ -16,7 +16,7 @@ from rich.console import Console
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.reading import newest_trace, open_trace
-from ral_trace.tracer.recording import DEFAULT_RING_BYTES
+from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
 from ral_trace.tracer.text import plain
 from ral_trace.tracer.units import duration_ns, size_bytes
 
@@ -99,6 +99,17 @@ class Commands(click.Group):
     show_default="4MiB",
     help="Ring of one thread.",
 )
+@click.option(
+    "--on-full",
+    type=click.Choice(["drop", "overwrite"]),
+    default="drop",
+    show_default=True,
+    help="What a full ring loses: the newest events, or the oldest.",
+)
+@click.option("--with-shapes", is_flag=True, help="Record the shapes and types of every op's inputs.")
+@click.option("--with-stack", is_flag=True, help="Record the Python stack of every op (always: of syncs, fallbacks, OOM).")
+@click.option("--with-modules", is_flag=True, help="Record calls of torch.nn modules by name.")
+@click.option("--with-access", is_flag=True, help="Record which blocks of memory each op reads and writes.")
 @click.option("--strict", is_flag=True, help="Exit with 5 when an event was dropped or lost.")
 @click.option(
     "--report",
@@ -127,6 +138,11 @@ def main_command(
     output: Path | None,
     pid: int | None,
     ring_bytes: int,
+    on_full: str,
+    with_shapes: bool,
+    with_stack: bool,
+    with_modules: bool,
+    with_access: bool,
     strict: bool,
     report: str | None,
     html: str | None,
@@ -154,8 +170,17 @@ def main_command(
             "say for how long, or what to record: ral-trace --duration 10s, "
             "or ral-trace -- python train.py (see --help)"
         )
+    more = {"SHAPES": with_shapes, "OP_STACKS": with_stack, "MODULES": with_modules, "ACCESSES": with_access}
     options = record_command.RecordOptions(
-        output or record_command.default_output(), duration, command, pid, ring_bytes, strict, leash
+        output or record_command.default_output(),
+        duration,
+        command,
+        pid,
+        ring_bytes,
+        strict,
+        details=details(*DEFAULT_DETAILS, *(name for name, wanted in more.items() if wanted)),
+        overwrite=on_full == "overwrite",
+        leash=leash,
     )
     ctx.exit(record_command.record(options, Console(stderr=True)))
 

@@ -10,7 +10,7 @@ import duckdb
 from ral_trace.tracer import _native
 from ral_trace.tracer.schema import FLAGS
 
-INVALID, UNFINISHED = FLAGS["INVALID"], FLAGS["UNFINISHED"]
+INVALID, UNFINISHED, SUSPENDED = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["SUSPENDED"]
 
 MEMORY_CHANGE = """
 CREATE TABLE memory_change (
@@ -30,14 +30,25 @@ It becomes `region`, `allocation` and `allocation_piece`.
 """
 
 
+ACCESS_SEEN = """
+CREATE TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, mode VARCHAR)
+"""
+"""Staging only: an op's use of the block at an address. It becomes `access`."""
+
+DATA_LOADER = "enumerate(DataLoader)#%"
+"""What torch.utils.data.DataLoader itself annotates: the time in which its next batch was waited for, or made."""
+
+
 def derive(connection: duckdb.DuckDBPyConnection) -> None:
     """Fills in all that is derived. Steps come before flows because device rows take the step of their launch."""
     nest_parents(connection)
+    mark_data_waits(connection)
     mark_steps(connection)
     link_launches(connection)
     pair_regions(connection)
     pair_allocations(connection)
     find_pieces(connection)
+    find_accesses(connection)
     warn_of_odd_rows(connection)
 
 
@@ -45,12 +56,12 @@ def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
     """Gives host rows without a stated parent the innermost row of their thread that encloses them.
 
     Of two rows with the same times the later written is the outer one, because a live row is written when it ends.
-    Rows with invalid times take no
-    part: they would adopt half the trace.
+    Rows with invalid times take no part: they would adopt half the trace. Nor do annotations that were suspended in
+    between (asyncio, generators): what ran on their thread meanwhile is not theirs.
     """
     rows = connection.sql(f"""
         SELECT thread, ts_ns, ts_ns + coalesce(dur_ns, 0) AS end_ns, id FROM event
-        WHERE thread IS NOT NULL AND (flags & {INVALID}) = 0
+        WHERE thread IS NOT NULL AND (flags & {INVALID | SUSPENDED}) = 0
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, id DESC""").fetchnumpy()
     parent = _native.nest(rows["thread"], rows["ts_ns"], rows["end_ns"], rows["id"])
     nested = parent >= 0
@@ -60,6 +71,14 @@ def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
             "UPDATE event SET parent = nested.parent FROM nested WHERE event.id = nested.id AND event.parent IS NULL"
         )
         connection.unregister("nested")
+
+
+def mark_data_waits(connection: duckdb.DuckDBPyConnection) -> None:
+    """Gives the DataLoader's own annotations the category `dataloader`."""
+    connection.execute(
+        "UPDATE event SET category = 'dataloader' WHERE kind = 'annotation' AND category IS NULL AND name LIKE ?",
+        [DATA_LOADER],
+    )
 
 
 STEP_SOURCES = [
@@ -213,13 +232,13 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
         WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
     connection.execute("""
         INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event,
-        free_event, op, uses, before_trace)
+        free_event, stack, op, uses, before_trace)
         SELECT row_number() OVER (ORDER BY p.ts_ns, p.event) - 1, p.device, address, size_bytes, requested_bytes,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.ts_ns END,
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
                CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
-               e.name, CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
+               e.stack, e.name, CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
         WHERE action = 'alloc' OR (action = 'free' AND before IS NULL)""")
@@ -236,6 +255,16 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
             FROM paired p JOIN device d ON d.id = p.device
             WHERE {condition} GROUP BY d.process""")
     connection.execute("DROP TABLE paired")
+
+
+def find_accesses(connection: duckdb.DuckDBPyConnection) -> None:
+    """Names the allocation that was at an address when an op used it."""
+    connection.execute("""
+        INSERT INTO access
+        SELECT s.event, a.id, s.mode FROM access_seen s ASOF JOIN (
+            SELECT id, device, address, coalesce(alloc_ns, -9223372036854775808) AS alloc_ns, free_ns FROM allocation) a
+          ON s.device = a.device AND s.address = a.address AND s.ts_ns >= a.alloc_ns
+        WHERE a.free_ns IS NULL OR s.ts_ns < a.free_ns""")
 
 
 def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:

@@ -14,14 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-import duckdb
 from rich.console import Console
 
-from ral_trace.tracer import exporters
+from ral_trace.tracer import _native, exporters, salvage
+from ral_trace.tracer.answering import Answers
+from ral_trace.tracer.assemble import assemble
+from ral_trace.tracer.control import ControlServer
 from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import open_trace
-from ral_trace.tracer.recording import DEFAULT_RING_BYTES, SESSION_VARIABLE, Recording, Totals, is_running
+from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, Recording, Snapshot, Totals, Wanted, details, is_running
+from ral_trace.tracer.watch import SESSION_VARIABLE
 
 INSTALL = "install ral-trace in the Python that runs it"
 COMMAND = "ral-trace -- COMMAND"
@@ -42,6 +45,8 @@ class RecordOptions:
     pid: int | None = None
     ring_bytes: int = DEFAULT_RING_BYTES
     strict: bool = False
+    details: int = details(*DEFAULT_DETAILS)
+    overwrite: bool = False
     leash: bool = False
     """End when stdin speaks or closes, and say "ready" on stdout: the collector of a program that records itself."""
 
@@ -57,25 +62,30 @@ def record(options: RecordOptions, console: Console) -> int:
     Raises RalTraceError; NothingRecorded when there was not one event.
     """
     _check(options)
-    if options.output.suffix == TRACE_ENDING:
-        return _record(options, output_file(options.output), console)
-    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
-        return _record(options, Path(folder) / f"recorded{TRACE_ENDING}", console)
-
-
-def _record(options: RecordOptions, trace: Path, console: Console) -> int:
-    with Recording(trace, target_pid=_target(options), ring_bytes=options.ring_bytes) as recording:
-        for place in recording.stale():
-            _say(console, f"an earlier recording's collector died; give its memory back with: rm -r {place}")
+    with Recording(_wanted(options)) as recording:
+        announce_stale(console)
         run = _Run(options, recording, console)
         with _stop_signals(run.interrupt):
             try:
                 run.until_done()
                 recording.end()
-            except (duckdb.Error, OSError) as error:
-                cause = str(error).strip().splitlines()[0]
-                raise RalTraceError(f"the recording failed ({cause}); make room in memory and in $TMPDIR") from error
+            except OSError as error:
+                recording.keep = True
+                cause = f"the recording failed ({error.strerror})"
+                raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
             return _exit_code(run, _write(run, console), console)
+
+
+def announce_stale(console: Console) -> None:
+    """Says which recordings were left by collectors that died."""
+    for folder in salvage.stale_sessions(_native.Sessions()):
+        _say(console, f"an earlier recording's collector died; {salvage.REMEDY} {folder}")
+
+
+def _wanted(options: RecordOptions) -> Wanted:
+    # A command and its children are our descendants.
+    target = os.getpid() if options.command else options.pid or 0
+    return Wanted(target, options.ring_bytes, options.details, options.overwrite)
 
 
 def _check(options: RecordOptions) -> None:
@@ -94,11 +104,6 @@ def _check(options: RecordOptions) -> None:
         raise UsageError(f"there is no process {options.pid}; see what runs with: ps")
 
 
-def _target(options: RecordOptions) -> int:
-    # A command and its children are our descendants.
-    return os.getpid() if options.command else options.pid or 0
-
-
 class _Run:
     """The time between the begin and the end of a recording."""
 
@@ -109,6 +114,7 @@ class _Run:
         self.child: subprocess.Popen[bytes] | None = None
         self.interrupts = 0
         self.totals = Totals()
+        self.control = ControlServer(recording.folder, Answers(recording).prepare)
 
     def interrupt(self, number: int, _frame: FrameType | None) -> None:
         """Ctrl-C, SIGTERM or a closed terminal: the command gets it too; a second one kills it."""
@@ -130,9 +136,14 @@ class _Run:
             while True:
                 done = self._done(begun, first_event_ns)
                 self.totals = self.recording.poll()
+                self.control.serve()
                 if self.totals.events and first_event_ns is None:
                     first_event_ns = time.monotonic_ns()
+                if self.recording.full:
+                    self.recording.notes.note("the disk was full: the recording ended early")
+                    done = True
                 if done:
+                    self.control.close()
                     return
                 if status is not None and time.monotonic() >= next_line:
                     status.update(self._line(first_event_ns if self.options.command else begun))
@@ -156,7 +167,7 @@ class _Run:
     def _done(self, begun: int, first_event_ns: int | None) -> bool:
         if self.child is not None:
             if self.child.poll() is not None:
-                self.recording.exit_status[self.child.pid] = self.child.returncode
+                self.recording.exited(self.child.pid, self.child.returncode)
                 return True
         elif self.interrupts or (self.options.leash and _stdin_speaks()):
             return True
@@ -186,17 +197,27 @@ def _write(run: _Run, console: Console) -> RalTraceError | None:
     if totals.events == 0:
         return NothingRecorded(_why_nothing(run))
     try:
-        recording.write(" ".join(["ral-trace", *sys.argv[1:]]))
-        if options.output.suffix != TRACE_ENDING:
-            with open_trace(recording.output) as trace:
-                exporters.export(trace, options.output)
+        write_snapshot(recording.snapshot(), options.output)
     except RalTraceError as error:
-        return RalTraceError(f"{error}; what was recorded is in {recording.rescue()}")
+        recording.keep = True
+        return RalTraceError(f"{error}; what was recorded is kept: ral-trace --salvage --output ELSEWHERE")
     _say_what_came_of_it(run, totals, console)
     if options.strict and totals.dropped + totals.lost:
         missing = f"{totals.dropped:,} events dropped and {totals.lost:,} lost"
         return EventsLost(f"{options.output}: {missing}; give the rings more room with --buffer")
     return None
+
+
+def write_snapshot(snapshot: Snapshot, output: Path) -> int:
+    """Writes the trace of a recording in the format that the output's ending names. Returns how many events it has."""
+    if output.suffix == TRACE_ENDING:
+        return assemble(snapshot, output_file(output))
+    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
+        path = Path(folder) / f"recorded{TRACE_ENDING}"
+        events = assemble(snapshot, path)
+        with open_trace(path) as trace:
+            exporters.export(trace, output)
+    return events
 
 
 def _exit_code(run: _Run, failure: RalTraceError | None, console: Console) -> int:
@@ -229,7 +250,7 @@ def _why_nothing(run: _Run) -> str:
     recording, options = run.recording, run.options
     if run.interrupts:
         why = "the recording was interrupted before there was an event; let it run longer"
-    elif recording.attach_failures:
+    elif recording.snapshot().attach_failures:
         why = f"programs could not make their rings in {recording.root}; make room there, or set RAL_TRACE_DIR"
     elif recording.processes:
         notes = {process.reader.note for process in recording.processes.values() if process.reader.note}

@@ -11,7 +11,7 @@ import duckdb
 
 from ral_trace.tracer import _native
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ TABLES = [
     Table("event", "one event", {
         "id": ("BIGINT", "unique"),
         "kind": ("event_kind", "op, launch, kernel, transfer, sync, fallback, alloc, free, region, wait, runtime, annotation, ..."),
-        "category": ("VARCHAR", "transfer: host_to_device, device_to_host, device_to_device, within_device; op: forward, backward; else the source's own"),
+        "category": ("VARCHAR", "transfer: host_to_device, device_to_host, device_to_device, within_device; op: forward, backward; annotation: step, module, dataloader, resumed; else the source's own"),
         "name": ("VARCHAR", "untrusted text: aten::add.Tensor, a kernel's name, an annotation"),
         "ts_ns": ("BIGINT", "start"),
         "dur_ns": ("BIGINT", "NULL: unknown"),
@@ -108,7 +108,7 @@ TABLES = [
         "flags": ("UTINYINT", "bits: see FLAGS"),
     }, sort="ts_ns, id"),
     Table("flow", "an arrow from one event to another", {
-        "kind": ("VARCHAR", "launch (launch to kernel, copy or fallback), wait (record to wait), or the source's own"),
+        "kind": ("VARCHAR", "launch (launch to kernel, copy or fallback), autograd (forward op to backward node), wait (record to wait), or the source's own"),
         "from_event": ("BIGINT", "event.id"),
         "to_event": ("BIGINT", "event.id"),
     }),
@@ -165,13 +165,14 @@ TABLES = [
         "id": ("INTEGER", "unique"),
         "frames": ("STRUCT(file VARCHAR, line INTEGER, \"function\" VARCHAR)[]", "innermost first"),
     }),
-    Table("ledger", "what became of the events of one process: written = received + dropped + lost", {
+    Table("ledger", "what became of the events of one ring, which is one thread's: written = received + dropped + lost", {
         "process": ("INTEGER", "process.id"),
+        "tid": ("BIGINT", "thread; NULL: all threads for whose rings there was no room"),
         "written": ("BIGINT", "events past the filter, by the rings' sequence numbers"),
         "received": ("BIGINT", "read by the collector; facts such as device descriptions are among them"),
-        "dropped": ("BIGINT", "no room in the ring"),
+        "dropped": ("BIGINT", "no room in the ring, or overwritten before they were read"),
         "lost": ("BIGINT", "not yet committed when the writer died"),
-        "shed": ("BIGINT", "detail left out on purpose, to stay within an overhead budget"),
+        "shed": ("BIGINT", "events left out on purpose, to stay within --max-overhead; not among the written"),
     }),
     Table("quality", "one thing to know before believing the numbers", {
         "source": ("INTEGER", "source.id"),

@@ -38,6 +38,7 @@ class TraceBuilder:
         )
         schema.create(self.connection, STAGING)
         self.connection.execute(derive.MEMORY_CHANGE)
+        self.connection.execute(derive.ACCESS_SEEN)
         self._next_id = dict.fromkeys(TABLES, 0)
         self._complete = False
         self.derived = False

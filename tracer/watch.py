@@ -8,6 +8,9 @@ from ral_trace.tracer import _native
 TORCH_VERSION = "2.13"
 """The adapter and the hooks are built against this minor version (setup.py says the same and refuses any other)."""
 
+SESSION_VARIABLE = _native.SESSION_VARIABLE
+"""In the environment of a command that is recorded: which session is its own."""
+
 HOOKS = Path(__file__).with_name("libral_torch_hooks.so")
 
 

@@ -17,24 +17,23 @@
 
 namespace ral::trace {
 
-inline const Calibration kTicksAsNs{0, 0, std::uint64_t{1} << 32};
+inline const Calibration kTicksAsNs = Calibration::identity();
 
 // A calibration that is sound for ticks of now; the tests that use it look at no times.
 inline Calibration now_calibration() {
-  const std::uint64_t now = ticks(detect_clock_source());
-  return {now, 0, std::uint64_t{1} << 32};
+  return Calibration::identity(ticks(detect_clock_source()));
 }
 
 class TestRecording {
  public:
-  explicit TestRecording(std::uint64_t ring_records = 1024, std::int32_t target = 0) {
+  explicit TestRecording(std::uint64_t ring_records = 1024, std::int32_t target = 0, OnFull on_full = OnFull::kDrop) {
     static std::atomic<std::uint64_t> next{1};
     const auto failed = Writer::instance().start("", "");
     CHECK(!failed);
     session = next++;
     folder = "session-" + std::to_string(session);
     CHECK(::mkdir((sessions.folder() + "/" + folder).c_str(), 0700) == 0);
-    slot = sessions.begin(session, target, ring_records, folder);
+    slot = sessions.begin(session, target, ring_records, folder, kAnnotations, on_full);
     CHECK(slot >= 0);
     Writer::instance().sync();
   }
@@ -65,6 +64,12 @@ class TestRecording {
   std::string folder;
   int slot;
 };
+
+// Drains into columns.
+inline std::size_t drain(ProcessReader& reader, std::int32_t process, const Calibration& clock, Columns& into) {
+  ColumnsSink sink(process, clock, into);
+  return reader.drain(sink);
+}
 
 inline const WriterApi& api() { return Writer::instance().api(); }
 

@@ -85,7 +85,7 @@ void read_all(const std::string& folder) {
   }
   Columns columns;
   for (int round = 0; round < 3; ++round) {
-    CHECK(reader->drain(0, kTicksAsNs, columns) <= 64);
+    CHECK(drain(*reader, 0, kTicksAsNs, columns) <= 64);
   }
   const Account account = reader->account();
   check_balanced(account);
@@ -167,14 +167,14 @@ TEST(a_ring_that_is_cut_under_the_reader_ends_well) {
   }
   const auto reader = recording.reader();
   Columns columns;
-  CHECK(reader->drain(0, now_calibration(), columns) == 10);
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 10);
   for (int i = 0; i < 10; ++i) {
     emit_numbered(0);
   }
   // Not to nothing: this process goes on writing into the part that is mapped and there.
   std::filesystem::resize_file(recording.process_path() + "/ring-0", kHeaderBytes);
-  CHECK(reader->drain(0, now_calibration(), columns) == 0);
-  CHECK(reader->drain(0, now_calibration(), columns) == 0);
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 0);
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 0);
   const Account account = reader->account();
   CHECK(account.written == 20 && account.received == 10 && account.lost == 10);
   // The writer's next event would be outside its file: give the room back.

@@ -16,12 +16,12 @@ TEST(a_full_ring_drops_and_counts) {
   }
   Columns columns;
   const auto reader = recording.reader();
-  CHECK(reader->drain(7, now_calibration(), columns) == 1024);
+  CHECK(drain(*reader, 7, now_calibration(), columns) == 1024);
   Account account = reader->account();
   CHECK(account.written == 1500 && account.received == 1024 && account.dropped == 476 && account.lost == 0);
   // There is room again, and the sequence goes on where it was.
   emit_numbered(1500);
-  CHECK(reader->drain(7, now_calibration(), columns) == 1);
+  CHECK(drain(*reader, 7, now_calibration(), columns) == 1);
   account = reader->account();
   CHECK(account.written == 1501 && account.received == 1025 && account.dropped == 476);
   CHECK(columns.rows() == 1025 && columns.arg0[1023] == 1023 && columns.arg0[1024] == 1500);
@@ -42,11 +42,11 @@ TEST(what_is_read_while_it_is_written_is_exact) {
   const Calibration clock = now_calibration();
   Columns columns;
   while (!done) {
-    reader->drain(0, clock, columns);
+    drain(*reader, 0, clock, columns);
     check_balanced(reader->account());
   }
   writer.join();
-  reader->drain(0, clock, columns);
+  drain(*reader, 0, clock, columns);
   const Account account = reader->account();
   check_balanced(account);
   CHECK(account.written == kEvents && account.lost == 0 && account.received == columns.rows());
@@ -65,13 +65,13 @@ TEST(sequence_numbers_have_gaps_where_events_were_dropped) {
   }
   Columns columns;
   std::vector<Record> scratch;
-  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 4);
+  CHECK(drain(*reader, 0, kTicksAsNs, scratch, columns) == 4);
   ring.push(record, 1);
-  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 1);
+  CHECK(drain(*reader, 0, kTicksAsNs, scratch, columns) == 1);
   CHECK(scratch[0].sequence == 6);
   CHECK(!reader->finished());
   ring.close();
-  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 0);
+  CHECK(drain(*reader, 0, kTicksAsNs, scratch, columns) == 0);
   CHECK(reader->finished() && reader->account().written == 7 && reader->account().dropped == 2);
   CHECK(!std::filesystem::exists(path));  // its memory is given back
 }
@@ -91,7 +91,7 @@ TEST(an_event_that_a_killed_writer_did_not_commit_is_lost) {
   const auto reader = RingReader::open(path);
   Columns columns;
   std::vector<Record> scratch;
-  CHECK(reader->drain(0, kTicksAsNs, scratch, columns) == 1);
+  CHECK(drain(*reader, 0, kTicksAsNs, scratch, columns) == 1);
   CHECK(reader->account().written == 2 && reader->account().received == 1 && reader->account().lost == 1);
   std::filesystem::remove(path);
 }
@@ -114,7 +114,7 @@ TEST(threads_come_and_go_without_leaving_anything) {
     for (std::thread& thread : threads) {
       thread.join();
     }
-    reader->drain(0, now_calibration(), columns);
+    drain(*reader, 0, now_calibration(), columns);
   }
   const Account account = reader->account();
   CHECK(account.written == kRounds * 36 && account.received == account.written && columns.rows() == account.written);
@@ -141,7 +141,7 @@ TEST(a_thread_without_room_for_its_ring_is_counted) {
   std::thread([] { emit_numbered(0); }).join();
   Columns columns;
   const auto reader = recording.reader();
-  reader->drain(0, now_calibration(), columns);
+  drain(*reader, 0, now_calibration(), columns);
   const Account account = reader->account();
   CHECK(account.written == 6 && account.received == 1 && account.dropped == 5 && account.lost == 0);
 }
@@ -175,7 +175,7 @@ TEST(each_of_several_sessions_gets_every_event_of_its_time) {
   for (std::size_t i = 0; i < kAtOnce; ++i) {
     Columns columns;
     const auto reader = recordings[i]->reader();
-    reader->drain(0, now_calibration(), columns);
+    drain(*reader, 0, now_calibration(), columns);
     const Account account = reader->account();
     check_balanced(account);
     CHECK(account.lost == 0 && account.received == columns.rows());
@@ -242,7 +242,7 @@ TEST(a_process_that_called_exec_is_recorded_again) {
   const auto reader = ProcessReader::open(path + ".1");
   CHECK(reader != nullptr);
   Columns columns;
-  CHECK(reader->drain(0, now_calibration(), columns) == 1);
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 1);
 }
 
 TEST(sessions_are_eight_and_those_of_the_dead_make_room) {

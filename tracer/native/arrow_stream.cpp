@@ -18,7 +18,7 @@ const void* data_of(const Columns& columns) {
   return (columns.*Member).data();
 }
 
-constexpr std::array<Field, 13> kFields = {{
+constexpr std::array<Field, 14> kFields = {{
     {"process", "i", &data_of<&Columns::process>},
     {"tid", "I", &data_of<&Columns::tid>},
     {"kind", "C", &data_of<&Columns::kind>},
@@ -29,6 +29,7 @@ constexpr std::array<Field, 13> kFields = {{
     {"arg0", "L", &data_of<&Columns::arg0>},
     {"arg1", "L", &data_of<&Columns::arg1>},
     {"name", "I", &data_of<&Columns::name>},
+    {"stack", "I", &data_of<&Columns::stack>},
     {"device", "c", &data_of<&Columns::device>},
     {"stream", "C", &data_of<&Columns::stream>},
     {"flags", "C", &data_of<&Columns::flags>},

@@ -1,7 +1,9 @@
 // Ticks to integer nanoseconds since the Unix epoch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "clock.h"
 
@@ -31,42 +33,54 @@ inline ClockSample sample_clocks(ClockSource source) noexcept {
   return best;
 }
 
-struct TickRange {
-  std::uint64_t first;
-  std::uint64_t last;
-};
-
-// The rate comes from CLOCK_MONOTONIC, which nobody can set; only the zero comes from the wall clock.
-struct Calibration {
-  std::uint64_t ticks0 = 0;
-  std::int64_t epoch0_ns = 0;
-  std::uint64_t ns_per_tick_2_32 = 0;  // fixed point
-
-  static Calibration between(const ClockSample& first, const ClockSample& second) noexcept {
-    const auto elapsed_ns = static_cast<unsigned __int128>(second.monotonic_ns - first.monotonic_ns);
-    const std::uint64_t elapsed_ticks = second.ticks - first.ticks;
+// The rate comes from CLOCK_MONOTONIC, which nobody can set, and is measured anew from each sample to the next; only the
+// zero comes from the wall clock. Times keep the order of their ticks.
+class Calibration {
+ public:
+  // From at least two samples, in their order.
+  static Calibration of(const std::vector<ClockSample>& samples) {
     Calibration calibration;
-    calibration.ticks0 = first.ticks;
-    calibration.epoch0_ns = static_cast<std::int64_t>(first.realtime_ns);
-    calibration.ns_per_tick_2_32 =
-        elapsed_ticks == 0 ? 0 : static_cast<std::uint64_t>((elapsed_ns << 32) / elapsed_ticks);
+    std::int64_t epoch_ns = samples.empty() ? 0 : static_cast<std::int64_t>(samples.front().realtime_ns);
+    for (std::size_t i = 0; i + 1 < samples.size(); ++i) {
+      const std::uint64_t elapsed_ns = samples[i + 1].monotonic_ns - samples[i].monotonic_ns;
+      const std::uint64_t elapsed_ticks = samples[i + 1].ticks - samples[i].ticks;
+      if (elapsed_ticks != 0) {
+        const auto rate = (static_cast<unsigned __int128>(elapsed_ns) << 32) / elapsed_ticks;
+        calibration.segments_.push_back({samples[i].ticks, epoch_ns, static_cast<std::uint64_t>(rate)});
+      }
+      epoch_ns += static_cast<std::int64_t>(elapsed_ns);
+    }
     return calibration;
   }
 
-  [[nodiscard]] std::int64_t epoch_ns(std::uint64_t at) const noexcept {
-    const auto distance = static_cast<__int128>(static_cast<std::int64_t>(at - ticks0));
-    const auto since_ns = static_cast<std::uint64_t>((distance * static_cast<__int128>(ns_per_tick_2_32)) >> 32);
-    // Unsigned: ticks of a damaged record may lie anywhere.
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(epoch0_ns) + since_ns);
+  // One nanosecond a tick.
+  static Calibration identity(std::uint64_t ticks0 = 0) {
+    Calibration calibration;
+    calibration.segments_.push_back({ticks0, 0, std::uint64_t{1} << 32});
+    return calibration;
   }
 
-  // What lies within 36 years of the zero; no event can be further away, and sums of such times never overflow.
-  [[nodiscard]] TickRange possible() const noexcept {
-    const auto reach = ns_per_tick_2_32 == 0 ? static_cast<unsigned __int128>(INT64_MAX)
-                                             : (static_cast<unsigned __int128>(1) << 92) / ns_per_tick_2_32;
-    const std::uint64_t ticks = reach < INT64_MAX ? static_cast<std::uint64_t>(reach) : INT64_MAX;
-    return {ticks0 > ticks ? ticks0 - ticks : 0, ticks0 < UINT64_MAX - ticks ? ticks0 + ticks : UINT64_MAX};
+  // What lies before the first sample, or after the last one, has the rate of its neighbours.
+  [[nodiscard]] std::int64_t epoch_ns(std::uint64_t at) const noexcept {
+    if (segments_.empty()) {
+      return 0;
+    }
+    auto segment = std::upper_bound(segments_.begin() + 1, segments_.end(), at,
+                                    [](std::uint64_t ticks, const Segment& each) { return ticks < each.ticks0; });
+    --segment;
+    const auto distance = static_cast<__int128>(static_cast<std::int64_t>(at - segment->ticks0));
+    const auto since_ns = static_cast<std::uint64_t>((distance * static_cast<__int128>(segment->ns_per_tick_2_32)) >> 32);
+    // Unsigned: ticks of a damaged record may lie anywhere.
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(segment->epoch0_ns) + since_ns);
   }
+
+ private:
+  struct Segment {
+    std::uint64_t ticks0;
+    std::int64_t epoch0_ns;
+    std::uint64_t ns_per_tick_2_32;  // fixed point
+  };
+  std::vector<Segment> segments_;
 };
 
 }  // namespace ral::trace

@@ -23,6 +23,7 @@ struct Columns {
   std::vector<std::uint64_t> arg0;
   std::vector<std::uint64_t> arg1;
   std::vector<std::uint32_t> name;
+  std::vector<std::uint32_t> stack;
   std::vector<std::int8_t> device;
   std::vector<std::uint8_t> stream;
   std::vector<std::uint8_t> flags;
@@ -31,23 +32,17 @@ struct Columns {
 
   void resize(std::size_t rows) {
     const auto each = [rows](auto&... column) { (column.resize(rows), ...); };
-    each(process, tid, kind, ts_ns, dur_ns, correlation, bytes, arg0, arg1, name, device, stream, flags);
+    each(process, tid, kind, ts_ns, dur_ns, correlation, bytes, arg0, arg1, name, stack, device, stream, flags);
   }
 
-  // Appends those records that are `sound`; returns how many. Room is made once for all, which is what makes this
-  // quick.
-  template <typename Sound>
-  std::size_t append(std::int32_t process_id, const Record* records, std::size_t count, const Calibration& clock,
-                     const Sound& sound) {
-    const std::size_t first = rows();
-    resize(first + count);
-    std::size_t row = first;
-    for (const Record* record = records; record != records + count; ++record) {
-      if (!sound(*record)) {
-        continue;
-      }
+  // Room is made once for all, which is what makes this quick.
+  void append(std::int32_t process_id, std::uint32_t thread, const Record* records, std::size_t count,
+              const Calibration& clock) {
+    std::size_t row = rows();
+    resize(row + count);
+    for (const Record* record = records; record != records + count; ++record, ++row) {
       process[row] = process_id;
-      tid[row] = record->tid;
+      tid[row] = thread;
       kind[row] = static_cast<std::uint8_t>(record->kind);
       ts_ns[row] = clock.epoch_ns(record->start_ticks);
       // Both ends are converted, not the difference: so what ended together stays together.
@@ -57,13 +52,11 @@ struct Columns {
       arg0[row] = record->arg0;
       arg1[row] = record->arg1;
       name[row] = record->name;
+      stack[row] = record->stack;
       device[row] = record->device;
       stream[row] = record->stream;
       flags[row] = record->flags;
-      ++row;
     }
-    resize(row);
-    return row - first;
   }
 };
 

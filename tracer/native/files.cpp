@@ -25,26 +25,47 @@ Mapping::~Mapping() {
   }
 }
 
-Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept {
+namespace {
+
+// A signal of the program (a sampling profiler's, say) interrupts it without having done anything.
+bool allocate(const File& file, std::size_t offset, std::size_t bytes) noexcept {
+  int failed = 0;
+  do {
+    failed = ::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (failed == EINTR);
+  return failed == 0;
+}
+
+Mapping create(const std::string& path, std::size_t bytes, std::size_t backed, int flags) noexcept {
   const File file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) {
     return {};
   }
-  // A signal of the program (a sampling profiler's, say) interrupts it without having done anything.
-  int failed = 0;
-  do {
-    failed = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
-  } while (failed == EINTR);
-  if (failed != 0) {
-    ::unlink(path.c_str());
-    return {};
+  void* address = MAP_FAILED;
+  if (allocate(file, 0, backed) && ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0) {
+    address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, file.get(), 0);
   }
-  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
   if (address == MAP_FAILED) {
     ::unlink(path.c_str());
     return {};
   }
   return {address, bytes};
+}
+
+}  // namespace
+
+Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept {
+  return create(path, bytes, bytes, MAP_POPULATE);
+}
+
+Mapping create_mapped(const std::string& path, std::size_t bytes, std::size_t backed) noexcept {
+  // Not MAP_POPULATE, which would back all of it.
+  return create(path, bytes, backed, 0);
+}
+
+bool back(const std::string& path, std::size_t offset, std::size_t bytes) noexcept {
+  const File file = open_owned(path, O_RDWR);
+  return file && allocate(file, offset, bytes);
 }
 
 File open_owned(const std::string& path, int flags) noexcept {

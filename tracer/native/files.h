@@ -53,6 +53,10 @@ class Mapping {
 // Creates a new file of exactly `bytes`, every page of it backed: a sparse file on a full tmpfs would kill its writer
 // with SIGBUS at the first touch. Returns no mapping when there is no room, or the file exists.
 Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept;
+// Of `bytes` only the first `backed` are, yet: back() others before they are touched.
+Mapping create_mapped(const std::string& path, std::size_t bytes, std::size_t backed) noexcept;
+// Makes sure that a part of a file has memory. False: there is no room.
+bool back(const std::string& path, std::size_t offset, std::size_t bytes) noexcept;
 
 // Opens an existing file that must be regular, ours, and closed to others; no file otherwise.
 File open_owned(const std::string& path, int flags) noexcept;

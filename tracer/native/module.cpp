@@ -3,11 +3,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "arrow_stream.h"
 #include "nesting.h"
 #include "reader.h"
 #include "rendezvous.h"
 #include "sessions.h"
+#include "spool.h"
 #include "writer_state.h"
 
 namespace py = pybind11;
@@ -79,18 +82,23 @@ class Annotation {
   std::vector<std::uint64_t> start_ticks_;  // one object may be entered again inside itself
 };
 
-// Names from memory that others write: never trust them to be UTF-8.
+// Text from memory that others write: never trust it to be UTF-8.
+py::str decoded_text(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
 py::list decoded(const std::vector<std::pair<std::uint32_t, std::string>>& items) {
   py::list found;
   for (const auto& [id, text] : items) {
-    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-    found.append(py::make_tuple(id, py::reinterpret_steal<py::str>(decoded)));
+    found.append(py::make_tuple(id, decoded_text(text)));
   }
   return found;
 }
 
 void bind_writer(py::module_& module) {
   module.attr("_writer_api") = py::capsule(&Writer::instance().api(), kWriterCapsule);
+  module.attr("SESSION_VARIABLE") = kSessionVariable;
   module.attr("RECORD_BYTES") = sizeof(Record);
   module.attr("STRIPE_BITS") = kStripeBits;
   module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc      ? "tsc"
@@ -114,12 +122,17 @@ void bind_writer(py::module_& module) {
 
 void bind_reader(py::module_& module) {
   py::class_<ClockSample>(module, "ClockSample")
+      .def(py::init([](std::uint64_t ticks, std::uint64_t monotonic_ns, std::uint64_t realtime_ns) {
+             return ClockSample{ticks, monotonic_ns, realtime_ns};
+           }),
+           py::arg("ticks"), py::arg("monotonic_ns"), py::arg("realtime_ns"))
+      .def_readonly("ticks", &ClockSample::ticks)
       .def_readonly("monotonic_ns", &ClockSample::monotonic_ns)
       .def_readonly("realtime_ns", &ClockSample::realtime_ns)
       .def_static("now", [] { return sample_clocks(detect_clock_source()); });
   py::class_<Calibration>(module, "Calibration")
-      .def(py::init(&Calibration::between), py::arg("first"), py::arg("second"))
-      .def("epoch_ns", [](const Calibration& self, const ClockSample& at) { return self.epoch_ns(at.ticks); });
+      .def(py::init(&Calibration::of), py::arg("samples"))
+      .def("epoch_ns", &Calibration::epoch_ns, py::arg("ticks"));
   py::class_<Batch>(module, "Batch")
       .def(py::init<>())
       .def("__len__", &Batch::rows)
@@ -133,15 +146,43 @@ void bind_reader(py::module_& module) {
       .def_readonly("dropped", &Account::dropped)
       .def_readonly("lost", &Account::lost)
       .def_readonly("facts", &Account::facts)
+      .def_readonly("shed", &Account::shed)
       .def_readonly("damaged_rings", &Account::damaged_rings);
+  py::class_<RingAccount>(module, "RingAccount")
+      .def_readonly("ring", &RingAccount::ring)
+      .def_readonly("tid", &RingAccount::tid)
+      .def_property_readonly("thread_name", [](const RingAccount& self) { return decoded_text(self.thread_name); })
+      .def_readonly("finished", &RingAccount::finished)
+      .def_readonly("spent_ticks", &RingAccount::spent_ticks)
+      .def_readonly("account", &RingAccount::account);
+  py::class_<Spool>(module, "Spool")
+      .def(py::init<std::string>(), py::arg("path"))
+      .def_property_readonly("bytes", &Spool::bytes);
+  py::class_<SpoolReader>(module, "SpoolReader")
+      .def(py::init<const std::string&>(), py::arg("path"))
+      .def(
+          "next",
+          [](SpoolReader& self, const Calibration& clock, std::size_t rows, std::uint64_t since_ticks, Batch& into) {
+            return self.next(clock, rows, since_ticks, into.columns());
+          },
+          py::arg("clock"), py::arg("rows"), py::arg("since_ticks"), py::arg("into"),
+          py::call_guard<py::gil_scoped_release>());
   py::class_<ProcessReader>(module, "ProcessReader")
-      .def_static("open", &ProcessReader::open, py::arg("folder"))
+      .def_static("open", [](const std::string& folder) { return ProcessReader::open(folder); }, py::arg("folder"))
+      .def_static(
+          "resume",
+          [](const std::string& folder, const Spool& spool, std::int32_t process) {
+            return ProcessReader::open(folder, spool.taken(process));
+          },
+          py::arg("folder"), py::arg("spool"), py::arg("process"))
       .def(
           "drain",
-          [](ProcessReader& self, std::int32_t process, const Calibration& clock, Batch& into) {
-            return self.drain(process, clock, into.columns());
+          [](ProcessReader& self, std::int32_t process, Spool& spool) {
+            SpoolSink sink(spool, process);
+            self.drain(sink);
+            return !sink.failed();
           },
-          py::arg("process"), py::arg("clock"), py::arg("into"), py::call_guard<py::gil_scoped_release>())
+          py::arg("process"), py::arg("spool"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("pid", [](const ProcessReader& self) { return self.header().pid; })
       .def_property_readonly("started", [](const ProcessReader& self) { return self.header().started; })
       .def_property_readonly("command",
@@ -153,17 +194,33 @@ void bind_reader(py::module_& module) {
                              [](const ProcessReader& self) {
                                return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256));
                              })
-      .def("attached_ns", [](const ProcessReader& self,
-                             const Calibration& clock) { return clock.epoch_ns(self.header().attached_ticks); })
+      .def_property_readonly("attached_ticks",
+                             [](const ProcessReader& self) { return self.header().attached_ticks; })
       .def("detached", [](ProcessReader& self) { return self.state() != ProcessState::kRecording; })
       .def("exited", [](ProcessReader& self) { return self.state() == ProcessState::kExited; })
+      .def("alarms", &ProcessReader::alarms)
+      .def_property_readonly(
+          "alarm", [](const ProcessReader& self) { return static_cast<std::uint32_t>(self.header().alarm.load()); })
+      .def("shed", &ProcessReader::shed, py::arg("details"))
       .def("account", &ProcessReader::account)
-      .def("threads", [](const ProcessReader& self) { return decoded(self.threads()); })
-      .def("names", [](const ProcessReader& self) {
-        std::uint64_t refused = 0;
-        py::list names = decoded(self.names(&refused));
-        return py::make_tuple(names, refused);
-      });
+      .def("rings", &ProcessReader::rings)
+      .def("unrecorded", &ProcessReader::unrecorded)
+      .def("finished",
+           [](const ProcessReader& self) {
+             auto rings = self.rings();
+             rings.erase(std::remove_if(rings.begin(), rings.end(), [](const auto& ring) { return !ring.finished; }),
+                         rings.end());
+             return rings;
+           })
+      .def("forget_finished", &ProcessReader::forget_finished)
+      .def("finish", &ProcessReader::finish);
+  py::class_<NameList>(module, "NameList")
+      .def_static("read", &NameList::read, py::arg("path"))
+      .def_property_readonly("names", [](const NameList& self) { return decoded(self.names); })
+      .def_readonly("stacks", &NameList::stacks)
+      .def_readonly("refused", &NameList::refused)
+      .def_readonly("cut", &NameList::cut)
+      .def_readonly("refused_stacks", &NameList::refused_stacks);
 }
 
 void bind_sessions(py::module_& module) {
@@ -176,8 +233,16 @@ void bind_sessions(py::module_& module) {
   py::class_<Sessions>(module, "Sessions")
       .def(py::init<>())
       .def_property_readonly("folder", &Sessions::folder)
-      .def("begin", &Sessions::begin, py::arg("session"), py::arg("target_pid"), py::arg("ring_records"),
-           py::arg("folder"))
+      .def(
+          "begin",
+          [](Sessions& self, std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records,
+             const std::string& folder, std::uint32_t details, bool overwrite) {
+            return self.begin(session, target_pid, ring_records, folder, details,
+                              overwrite ? OnFull::kOverwrite : OnFull::kDrop);
+          },
+          py::arg("session"), py::arg("target_pid"), py::arg("ring_records"),
+           py::arg("folder"), py::arg("details"), py::arg("overwrite"))
+      .def("announce", &Sessions::announce)
       .def("end", &Sessions::end, py::arg("slot"))
       .def("release", &Sessions::release, py::arg("slot"))
       .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
@@ -215,6 +280,19 @@ PYBIND11_MODULE(_native, module) {
     directions.append(py::str(name.data(), name.size()));
   }
   module.attr("DIRECTIONS") = py::tuple(directions);
+  py::list sorts;
+  for (const auto name : kAnnotationSortNames) {
+    sorts.append(py::str(name.data(), name.size()));
+  }
+  module.attr("ANNOTATION_SORTS") = py::tuple(sorts);
+  py::dict details;
+  for (const auto& [name, bit] : kDetailNames) {
+    details[py::str(name.data(), name.size())] = bit;
+  }
+  module.attr("DETAILS") = details;
+  module.attr("KIND_ACCESS") = static_cast<int>(Kind::kAccess);
+  module.attr("AUTOGRAD_BITS") = kAutogradBits;
+  module.attr("HOST_MEMORY") = static_cast<int>(kHostMemory);
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
              py::arg("tolerance_ns") = 0);
   bind_writer(module);

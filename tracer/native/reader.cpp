@@ -20,7 +20,7 @@ bool read_exactly(const File& file, void* into, std::size_t bytes, std::uint64_t
 
 bool is_known(Kind kind) {
   const auto value = static_cast<std::uint8_t>(kind);
-  return value < kKindNames.size() || kind == Kind::kDevice || kind == Kind::kStream;
+  return value < kKindNames.size() || kind == Kind::kDevice || kind == Kind::kStream || kind == Kind::kAccess;
 }
 
 // The arguments that become indices or signed columns.
@@ -28,6 +28,10 @@ bool fits(const Record& record) {
   switch (record.kind) {
     case Kind::kTransfer:
       return record.arg1 < kDirectionNames.size();
+    case Kind::kAnnotation:
+      return record.arg0 < kAnnotationSortNames.size() && record.arg1 < kMaxNames;
+    case Kind::kAccess:
+      return record.arg1 > 0 && record.arg1 <= (kRead | kWrite);
     case Kind::kAlloc:
     case Kind::kFree:
     case Kind::kRegion:
@@ -39,23 +43,49 @@ bool fits(const Record& record) {
   }
 }
 
-// What every later stage counts on: indices into tables, and numbers that fit the trace's columns.
+std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }
+
+}  // namespace
+
 bool is_fact(const Record& record) {
   const bool was_there = record.kind == Kind::kAlloc || record.kind == Kind::kRegion;
   return record.kind >= Kind::kDevice || (was_there && (record.flags & kBeforeTrace) != 0);
 }
 
-bool is_sound(const Record& record, const TickRange& possible) {
-  return is_known(record.kind) && record.name < kMaxNames && record.end_ticks >= record.start_ticks &&
-         record.start_ticks >= possible.first && record.end_ticks <= possible.last && record.correlation <= INT64_MAX &&
-         record.bytes >= -1 && record.device >= kNoDevice && fits(record);
+bool is_sound(const Record& record, std::uint64_t near) {
+  // At three a nanosecond this is 278 days; at 24 MHz the nanoseconds of it, and sums of two of them, fit 63 bits.
+  constexpr std::uint64_t kFar = std::uint64_t{1} << 56;
+  const auto is_near = [near](std::uint64_t at) { return at < near ? near - at < kFar : at - near < kFar; };
+  return is_known(record.kind) && record.name < kMaxNames && record.stack < kMaxStackNodes &&
+         record.end_ticks >= record.start_ticks && is_near(record.start_ticks) && is_near(record.end_ticks) &&
+         record.correlation <= INT64_MAX && record.bytes >= -1 && record.device >= kHostMemory && fits(record);
 }
 
-std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }
+void Account::add(const Account& other) noexcept {
+  written += other.written;
+  received += other.received;
+  dropped += other.dropped;
+  lost += other.lost;
+  facts += other.facts;
+  shed += other.shed;
+  damaged_rings += other.damaged_rings;
+}
 
-}  // namespace
+RingReader::RingReader(File file, std::string path, std::uint32_t number, const RingHeader& header, const Taken& taken)
+    : file_(std::move(file)),
+      path_(std::move(path)),
+      number_(number),
+      records_(header.records),
+      tid_(header.tid),
+      thread_name_(text_of(header.thread_name.data(), header.thread_name.size())),
+      on_full_(header.on_full),
+      first_ticks_(ticks(detect_clock_source())),
+      // Where what was taken has been lost with its collector, only the rest is there.
+      tail_(header.on_full == OnFull::kDrop ? std::max(taken.tail, header.tail.load()) : taken.tail),
+      received_(taken.received),
+      facts_(taken.facts) {}
 
-std::unique_ptr<RingReader> RingReader::open(const std::string& path) {
+std::unique_ptr<RingReader> RingReader::open(const std::string& path, std::uint32_t number, const Taken& taken) {
   File file = open_owned(path, O_RDWR);
   alignas(RingHeader) std::array<std::byte, sizeof(RingHeader)> bytes;
   struct stat status{};
@@ -65,12 +95,9 @@ std::unique_ptr<RingReader> RingReader::open(const std::string& path) {
   const auto& header = *reinterpret_cast<const RingHeader*>(bytes.data());
   const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion && header.records > 0 &&
                      header.records <= kMaxRingRecords && (header.records & (header.records - 1)) == 0 &&
+                     (header.on_full == OnFull::kDrop || header.on_full == OnFull::kOverwrite) &&
                      static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + header.records * sizeof(Record);
-  if (!sound) {
-    return nullptr;
-  }
-  return std::unique_ptr<RingReader>(new RingReader(std::move(file), path, header.records, header.tid,
-                                                    text_of(header.thread_name.data(), header.thread_name.size())));
+  return sound ? std::unique_ptr<RingReader>(new RingReader(std::move(file), path, number, header, taken)) : nullptr;
 }
 
 // One pread is not one moment: its writer goes on. So `closed` is read before what it closes, and `sequence` after what
@@ -83,12 +110,15 @@ bool RingReader::read_counters() {
     return whole;
   };
   if (!read(fresh.closed, offsetof(RingHeader, closed)) || !read(fresh.dropped, offsetof(RingHeader, dropped)) ||
-      !read(fresh.head, offsetof(RingHeader, head)) || !read(fresh.sequence, offsetof(RingHeader, sequence))) {
+      !read(fresh.head, offsetof(RingHeader, head)) || !read(fresh.sequence, offsetof(RingHeader, sequence)) ||
+      !read(shed_, offsetof(RingHeader, shed)) || !read(spent_ticks_, offsetof(RingHeader, spent_ticks))) {
     return false;
   }
-  // Counters only grow, and no more can be unread than fits; a file that says otherwise is damaged, and is read no
-  // further.
-  const bool sound = fresh.head >= tail_ && fresh.head - tail_ <= records_ && fresh.sequence >= counters_.sequence &&
+  shed_ = std::min(shed_, kMaxEvents);
+  // Counters only grow, and no more can be unread than fits (unless it is overwritten); a file that says otherwise is
+  // damaged, and is read no further.
+  const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= records_;
+  const bool sound = fresh.head >= tail_ && fits && fresh.sequence >= counters_.sequence &&
                      fresh.sequence <= kMaxEvents && fresh.head <= fresh.sequence &&
                      fresh.dropped <= fresh.sequence - fresh.head;
   if (sound) {
@@ -97,8 +127,31 @@ bool RingReader::read_counters() {
   return sound;
 }
 
-std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, std::vector<Record>& scratch,
-                              Columns& into) {
+std::uint64_t RingReader::overwritten_below() {
+  std::uint64_t sequence = 0;
+  if (on_full_ != OnFull::kOverwrite) {
+    return 0;
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!read_exactly(file_, &sequence, sizeof sequence, offsetof(RingHeader, sequence))) {
+    return UINT64_MAX;
+  }
+  return sequence > records_ ? sequence - records_ : 0;
+}
+
+std::size_t RingReader::read_records(std::vector<Record>& scratch, std::uint64_t* first) {
+  const std::uint64_t at = tail_ & (records_ - 1);
+  const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
+  scratch.resize(kPieceRecords);
+  if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
+    return 0;
+  }
+  const std::uint64_t whole_from = overwritten_below();
+  *first = whole_from <= tail_ ? 0 : std::min(whole_from - tail_, count);
+  return count;
+}
+
+std::size_t RingReader::drain(RecordSink& sink, std::vector<Record>& scratch) {
   if (finished_) {
     return 0;
   }
@@ -108,23 +161,30 @@ std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, st
     return 0;
   }
   const std::uint64_t begin = tail_;
-  const TickRange possible = clock.possible();
+  if (const std::uint64_t below = std::min(overwritten_below(), counters_.head); below > tail_) {
+    overwritten_ += below - tail_;
+    tail_ = below;
+  }
   while (tail_ != counters_.head) {
-    const std::uint64_t at = tail_ & (records_ - 1);
-    const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
-    scratch.resize(kPieceRecords);
-    if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
+    std::uint64_t first = 0;
+    const std::size_t count = read_records(scratch, &first);
+    if (count == 0) {
       damaged_ = true;  // cut short under us
       finish();
       break;
     }
-    received_ += into.append(process, scratch.data(), count, clock, [&](const Record& record) {
-      const bool sound = is_sound(record, possible);
-      facts_ += sound && is_fact(record) ? 1 : 0;
-      return sound;
-    });
+    const auto whole = scratch.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = std::remove_if(whole, scratch.begin() + static_cast<std::ptrdiff_t>(count),
+                                    [this](const Record& record) { return !is_sound(record, first_ticks_); });
+    const Drained from{number_, tid_, tail_, count};
+    if (!sink.take(from, &*whole, static_cast<std::size_t>(end - whole))) {
+      return tail_ - begin;
+    }
+    overwritten_ += first;
+    received_ += static_cast<std::uint64_t>(end - whole);
+    facts_ += static_cast<std::uint64_t>(std::count_if(whole, end, is_fact));
     tail_ += count;
-    // The writer may reuse these slots once it sees this, so not before they are read.
+    // The writer may reuse these slots once it sees this, so not before they are kept.
     std::atomic_thread_fence(std::memory_order_release);
     (void)!::pwrite(file_.get(), &tail_, sizeof tail_, offsetof(RingHeader, tail));
   }
@@ -134,20 +194,25 @@ std::size_t RingReader::drain(std::int32_t process, const Calibration& clock, st
   return tail_ - begin;
 }
 
-// Threads come and go: the shared memory of one that is gone is given back at once.
 void RingReader::finish() {
   finished_ = true;
   file_ = File();
-  ::unlink(path_.c_str());
 }
 
-Account RingReader::account() const {
-  return {counters_.sequence, received_, counters_.dropped, counters_.sequence - received_ - counters_.dropped, facts_,
-          damaged_ ? 1u : 0u};
+void RingReader::remove_file() const { ::unlink(path_.c_str()); }
+
+RingAccount RingReader::account() const {
+  const std::uint64_t dropped = counters_.dropped + overwritten_;
+  const std::uint64_t missing = counters_.sequence - received_;
+  // Damage may make more of what was dropped than is missing.
+  const std::uint64_t kept = std::min(dropped, missing);
+  return {number_, tid_, thread_name_, finished_, spent_ticks_,
+          Account{counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u}};
 }
 
-std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder) {
-  std::unique_ptr<ProcessReader> reader(new ProcessReader(folder, open_owned(folder + "/process", O_RDONLY)));
+std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, std::vector<Taken> taken) {
+  std::unique_ptr<ProcessReader> reader(
+      new ProcessReader(folder, open_owned(folder + "/process", O_RDWR), std::move(taken)));
   if (!reader->file_ || !reader->refresh()) {
     return nullptr;
   }
@@ -166,68 +231,104 @@ ProcessState ProcessReader::state() {
   return header().state.load(std::memory_order_relaxed);
 }
 
-std::size_t ProcessReader::drain(std::int32_t process, const Calibration& clock, Columns& into) {
+std::uint32_t ProcessReader::alarms() {
+  refresh();
+  return header().alarms.load(std::memory_order_relaxed);
+}
+
+void ProcessReader::shed(std::uint32_t details) const {
+  (void)!::pwrite(file_.get(), &details, sizeof details, offsetof(ProcessHeader, shed));
+}
+
+std::size_t ProcessReader::drain(RecordSink& sink) {
   refresh();
   const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
   for (; next_ring_ < made; ++next_ring_) {
     const std::string path = folder_ + "/ring-" + std::to_string(next_ring_);
-    if (auto ring = RingReader::open(path); ring != nullptr) {
+    const Taken taken = next_ring_ < taken_.size() ? taken_[next_ring_] : Taken{};
+    if (auto ring = RingReader::open(path, next_ring_, taken); ring != nullptr) {
       rings_.push_back(std::move(ring));
-    } else if (::access(path.c_str(), F_OK) != 0) {
+    } else if (::access(path.c_str(), F_OK) != 0 && next_ring_ >= taken_.size()) {
       break;  // the header counts rings that are not there: do not look for all of them
     }
     // Else it is damaged, and left alone: a ring is whole before it is counted.
   }
   std::size_t read = 0;
   for (const auto& ring : rings_) {
-    read += ring->drain(process, clock, scratch_, into);
+    read += ring->drain(sink, scratch_);
   }
   return read;
 }
 
+std::uint64_t ProcessReader::unrecorded() const {
+  return std::min(header().unrecorded.load(std::memory_order_relaxed), kMaxEvents);
+}
+
 Account ProcessReader::account() const {
-  Account sum;
+  Account sum = forgotten_;
   for (const auto& ring : rings_) {
-    const Account one = ring->account();
-    sum.written += one.written;
-    sum.received += one.received;
-    sum.dropped += one.dropped;
-    sum.lost += one.lost;
-    sum.facts += one.facts;
-    sum.damaged_rings += one.damaged_rings;
+    sum.add(ring->account().account);
   }
-  const std::uint64_t unrecorded = std::min(header().unrecorded.load(std::memory_order_relaxed), kMaxEvents);
-  sum.written += unrecorded;
-  sum.dropped += unrecorded;
+  sum.written += unrecorded();
+  sum.dropped += unrecorded();
   return sum;
 }
 
-std::vector<std::pair<std::uint32_t, std::string>> ProcessReader::threads() const {
-  std::vector<std::pair<std::uint32_t, std::string>> found;
+std::vector<RingAccount> ProcessReader::rings() const {
+  std::vector<RingAccount> found;
   for (const auto& ring : rings_) {
-    found.emplace_back(ring->tid(), ring->thread_name());
+    found.push_back(ring->account());
   }
   return found;
 }
 
-std::vector<std::pair<std::uint32_t, std::string>> ProcessReader::names(std::uint64_t* refused) const {
-  std::vector<std::pair<std::uint32_t, std::string>> found;
-  const File file = open_owned(folder_ + "/names", O_RDONLY);
+std::vector<RingAccount> ProcessReader::forget_finished() {
+  std::vector<RingAccount> finished;
+  const auto kept = std::stable_partition(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->finished(); });
+  for (auto ring = kept; ring != rings_.end(); ++ring) {
+    finished.push_back((*ring)->account());
+    forgotten_.add(finished.back().account);
+    (*ring)->remove_file();
+  }
+  rings_.erase(kept, rings_.end());
+  return finished;
+}
+
+void ProcessReader::finish() {
+  for (const auto& ring : rings_) {
+    ring->finish();
+  }
+}
+
+NameList NameList::read(const std::string& path) {
+  NameList list;
+  const File file = open_owned(path, O_RDONLY);
   const auto table = std::make_unique<NameTable>();
   if (!file || !read_exactly(file, table.get(), sizeof(NameTable), 0) || table->magic != kNamesMagic ||
       table->version != kLayoutVersion) {
-    return found;
+    return list;
   }
-  *refused = table->refused.load(std::memory_order_relaxed);
-  const std::uint32_t end = std::min(table->next_id.load(std::memory_order_relaxed), kMaxNames);
-  for (std::uint32_t id = 1; id < end; ++id) {
+  list.refused = table->refused.load(std::memory_order_relaxed);
+  list.cut = table->cut.load(std::memory_order_relaxed);
+  list.refused_stacks = table->refused_stacks.load(std::memory_order_relaxed);
+  const std::uint32_t names = std::min(table->next_id.load(std::memory_order_relaxed), kMaxNames);
+  for (std::uint32_t id = 1; id < names; ++id) {
     const NameEntry& entry = table->entries[id];
     const std::uint64_t length = entry.length.load(std::memory_order_relaxed);
     if (length > 0 && length - 1 <= kMaxNameBytes && entry.offset + length - 1 <= kNamePoolBytes) {
-      found.emplace_back(id, std::string(table->pool.data() + entry.offset, length - 1));
+      list.names.emplace_back(id, std::string(table->pool.data() + entry.offset, length - 1));
     }
   }
-  return found;
+  const std::uint32_t nodes = std::min(table->next_stack.load(std::memory_order_relaxed), kMaxStackNodes);
+  for (std::uint32_t id = 1; id < nodes; ++id) {
+    const StackNode& node = table->stacks[id];
+    const std::uint32_t frame = node.frame.load(std::memory_order_relaxed);
+    // A caller is made before who it calls, so that no stack ends in a circle.
+    if (frame > 0 && frame < kMaxNames && node.caller < id) {
+      list.stacks.push_back({id, node.caller, frame});
+    }
+  }
+  return list;
 }
 
 }  // namespace ral::trace

@@ -12,6 +12,7 @@
 #include "columns.h"
 #include "files.h"
 #include "layout.h"
+#include "sink.h"
 
 namespace ral::trace {
 
@@ -23,23 +24,45 @@ struct Account {
   std::uint64_t lost = 0;
   // Of the received: what devices say of themselves, and what was there before the recording. The rest is events.
   std::uint64_t facts = 0;
+  // Events left out to stay within an overhead; not among the written.
+  std::uint64_t shed = 0;
   // Rings that were damaged, or cut short, and read no further.
   std::uint64_t damaged_rings = 0;
+
+  void add(const Account& other) noexcept;
+};
+
+// The account of one ring, and whose it is.
+struct RingAccount {
+  std::uint32_t ring;
+  std::uint32_t tid;
+  std::string thread_name;
+  bool finished;  // its thread is gone and all is read, or it is damaged: nothing more will come
+  std::uint64_t spent_ticks;
+  Account account;
+};
+
+// What a collector that died had already read of a ring.
+struct Taken {
+  std::uint64_t tail = 0;
+  std::uint64_t received = 0;
+  std::uint64_t facts = 0;
 };
 
 class RingReader {
  public:
-  // nullptr: not a ring.
-  static std::unique_ptr<RingReader> open(const std::string& path);
+  // nullptr: not a ring. Reading goes on where `taken` ended.
+  static std::unique_ptr<RingReader> open(const std::string& path, std::uint32_t number, const Taken& taken = {});
 
-  // Moves what is committed into columns; returns how many records it read. `scratch` is any memory, kept by the caller
-  // between calls.
-  std::size_t drain(std::int32_t process, const Calibration& clock, std::vector<Record>& scratch, Columns& into);
-  [[nodiscard]] Account account() const;
-  [[nodiscard]] std::uint32_t tid() const noexcept { return tid_; }
-  [[nodiscard]] const std::string& thread_name() const noexcept { return thread_name_; }
-  // Its thread is gone and all is read, or it is damaged: nothing more will come.
+  // Moves what is committed to `sink`; returns how many records it read. `scratch` is any memory, kept by the caller
+  // between calls. False from the sink: stops there, and what it did not take is read again the next time.
+  std::size_t drain(RecordSink& sink, std::vector<Record>& scratch);
+  [[nodiscard]] RingAccount account() const;
   [[nodiscard]] bool finished() const noexcept { return finished_; }
+  // Nothing more will come.
+  void finish();
+  // The shared memory of a thread that is gone can be given back.
+  void remove_file() const;
 
  private:
   struct Counters {
@@ -49,48 +72,79 @@ class RingReader {
     std::uint64_t closed;
   };
 
-  RingReader(File file, std::string path, std::uint64_t records, std::uint32_t tid, std::string name)
-      : file_(std::move(file)), path_(std::move(path)), records_(records), tid_(tid), thread_name_(std::move(name)) {}
+  RingReader(File file, std::string path, std::uint32_t number, const RingHeader& header, const Taken& taken);
   bool read_counters();
-  void finish();
+  // Reads records from `tail_` on; returns how many, from `*first` of them on they are whole. 0: cut short.
+  std::size_t read_records(std::vector<Record>& scratch, std::uint64_t* first);
+  // What its writer has overwritten meanwhile, as seen after reading.
+  std::uint64_t overwritten_below();
 
   File file_;
   std::string path_;
+  std::uint32_t number_;
   std::uint64_t records_;
   std::uint32_t tid_;
   std::string thread_name_;
+  OnFull on_full_;
+  std::uint64_t first_ticks_;  // no event is very far from these
   Counters counters_{};
+  std::uint64_t shed_ = 0;
+  std::uint64_t spent_ticks_ = 0;
   std::uint64_t tail_ = 0;
   std::uint64_t received_ = 0;
   std::uint64_t facts_ = 0;
+  std::uint64_t overwritten_ = 0;
   bool damaged_ = false;
   bool finished_ = false;
+};
+
+// Names and stacks of a process, as its table says them.
+struct NameList {
+  std::vector<std::pair<std::uint32_t, std::string>> names;      // (id, text)
+  std::vector<std::array<std::uint32_t, 3>> stacks;              // (id, caller, frame) of every node
+  std::uint64_t refused = 0;                                     // names that found no room,
+  std::uint64_t cut = 0;                                         // were too long,
+  std::uint64_t refused_stacks = 0;                              // nodes that found no room
+
+  // Of a file that is no such table: nothing.
+  static NameList read(const std::string& path);
 };
 
 class ProcessReader {
  public:
   // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
-  static std::unique_ptr<ProcessReader> open(const std::string& folder);
+  // `taken` is what a collector that died had already, by ring.
+  static std::unique_ptr<ProcessReader> open(const std::string& folder, std::vector<Taken> taken = {});
 
-  std::size_t drain(std::int32_t process, const Calibration& clock, Columns& into);
+  std::size_t drain(RecordSink& sink);
+  // The sum of all rings, those that are forgotten included, and of what threads without a ring missed.
   [[nodiscard]] Account account() const;
-  // (tid, name) of every thread that wrote.
-  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::string>> threads() const;
-  // (id, text) of every name; `refused` counts those that found no room.
-  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::string>> names(std::uint64_t* refused) const;
+  [[nodiscard]] std::vector<RingAccount> rings() const;
+  [[nodiscard]] std::uint64_t unrecorded() const;
+  // Takes the finished rings out of rings(), and gives their memory back.
+  std::vector<RingAccount> forget_finished();
+  // Its process is gone: after this drain nothing more will come from any ring.
+  void finish();
   [[nodiscard]] ProcessState state();
+  // How often the program asked for a dump.
+  [[nodiscard]] std::uint32_t alarms();
+  // Takes back details (Detail bits); the program learns of it when the page changes.
+  void shed(std::uint32_t details) const;
   [[nodiscard]] const ProcessHeader& header() const noexcept {
     return *reinterpret_cast<const ProcessHeader*>(header_.data());
   }
 
  private:
-  ProcessReader(std::string folder, File file) : folder_(std::move(folder)), file_(std::move(file)) {}
+  ProcessReader(std::string folder, File file, std::vector<Taken> taken)
+      : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
   bool refresh();
 
   std::string folder_;
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
+  std::vector<Taken> taken_;
   std::vector<std::unique_ptr<RingReader>> rings_;
+  Account forgotten_;
   std::vector<Record> scratch_;
   std::uint32_t next_ring_ = 0;
 };

@@ -13,44 +13,59 @@ class RingWriter {
   // An empty one drops nothing and writes nothing; `ok()` is false.
   RingWriter() noexcept = default;
 
-  static RingWriter create(const std::string& path, std::uint64_t records, std::uint32_t tid) noexcept {
+  // Takes what room there is: half as many records, and half of that, down to kLeastRingRecords. Not ok() where even
+  // those find none, or the file exists.
+  static RingWriter create(const std::string& path, std::uint64_t records, OnFull on_full) noexcept {
     RingWriter ring;
-    ring.mapping_ = create_mapped(path, kHeaderBytes + records * sizeof(Record));
+    for (; records >= kLeastRingRecords && !ring.mapping_; records /= 2) {
+      ring.mapping_ = create_mapped(path, kHeaderBytes + records * sizeof(Record));
+      ring.mask_ = records - 1;
+    }
     if (ring.mapping_) {
       ring.header_ = static_cast<RingHeader*>(ring.mapping_.get());
       ring.records_ = reinterpret_cast<Record*>(static_cast<char*>(ring.mapping_.get()) + kHeaderBytes);
-      ring.mask_ = records - 1;
-      ring.full_at_ = records;
+      ring.full_at_ = on_full == OnFull::kOverwrite ? UINT64_MAX : ring.mask_ + 1;
       ring.header_->version = kLayoutVersion;
-      ring.header_->tid = tid;
-      ring.header_->records = records;
-      ::prctl(PR_GET_NAME, ring.header_->thread_name.data(), 0, 0, 0);
-      // Last: the collector takes a ring without it for one that is still being made.
-      std::atomic_thread_fence(std::memory_order_release);
-      ring.header_->magic = kRingMagic;
+      ring.header_->records = ring.mask_ + 1;
+      ring.header_->on_full = on_full;
     }
     return ring;
   }
 
+  // Only before the first event, by the thread that will write: until then the collector takes it for one that is still
+  // being made.
+  void begin(std::uint32_t tid) noexcept {
+    header_->tid = tid;
+    ::prctl(PR_GET_NAME, header_->thread_name.data(), 0, 0, 0);
+    std::atomic_thread_fence(std::memory_order_release);
+    header_->magic = kRingMagic;
+  }
+
   [[nodiscard]] bool ok() const noexcept { return header_ != nullptr; }
 
-  // Never blocks: a full ring drops the event and counts it.
-  void push(const Record& record, std::uint32_t tid) noexcept {
+  // Never blocks: a full ring drops the event and counts it, or takes the place of its oldest one.
+  void push(const Record& record) noexcept {
     const std::uint64_t head = head_;
     if (__builtin_expect(head == full_at_, 0)) {
-      return push_when_full(record, tid);
+      return push_when_full(record);
     }
     const std::uint64_t sequence = head + dropped_;
     RingHeader* header = header_;
     header->sequence.store(sequence + 1, std::memory_order_relaxed);
+    // Who reads while this overwrites must see the number first. (No instruction on x86.)
+    std::atomic_thread_fence(std::memory_order_release);
     Record* slot = records_ + (head & mask_);
     prefetch(slot + kPrefetchRecords);
     *slot = record;
     slot->sequence = static_cast<std::uint32_t>(sequence);
-    slot->tid = tid;
     head_ = head + 1;
     header->head.store(head + 1, std::memory_order_release);
   }
+
+  // An event was left out on purpose.
+  void count_shed() noexcept { raise(header_->shed, 1); }
+  // Recording took so long on this thread.
+  void add_spent(std::uint64_t ticks) noexcept { raise(header_->spent_ticks, ticks); }
 
   // The thread is gone: the collector may stop looking here.
   void close() noexcept {
@@ -65,13 +80,18 @@ class RingWriter {
 
  private:
   // Full as the collector was last seen. Out of line, so that the usual way saves no registers.
-  __attribute__((noinline, cold)) void push_when_full(const Record& record, std::uint32_t tid) noexcept {
+  __attribute__((noinline, cold)) void push_when_full(const Record& record) noexcept {
     full_at_ = header_->tail.load(std::memory_order_acquire) + mask_ + 1;
     if (head_ != full_at_) {
-      return push(record, tid);
+      return push(record);
     }
     header_->sequence.store(head_ + dropped_ + 1, std::memory_order_relaxed);
     header_->dropped.store(++dropped_, std::memory_order_release);
+  }
+
+  // Ours alone to write, so no read-modify-write.
+  static void raise(std::atomic<std::uint64_t>& count, std::uint64_t by) noexcept {
+    count.store(count.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
 
   static constexpr std::size_t kPrefetchRecords = 16;

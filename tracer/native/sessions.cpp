@@ -25,7 +25,7 @@ bool Sessions::claim(SessionSlot& slot, bool of_the_dead) {
 }
 
 int Sessions::begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records,
-                    const std::string& folder) {
+                    const std::string& folder, std::uint32_t details, OnFull on_full) {
   for (SessionSlot& slot : rendezvous_->page().slots) {
     SlotState recording = SlotState::kRecording;
     if (slot.state.load(std::memory_order_acquire) == recording && !collector_alive(slot)) {
@@ -42,6 +42,8 @@ int Sessions::begin(std::uint64_t session, std::int32_t target_pid, std::uint64_
     slot.collector_started = process_started(::getpid());
     slot.target_pid = target_pid;
     slot.ring_records = ring_records;
+    slot.details = details;
+    slot.on_full = on_full;
     slot.attach_failures = 0;
     std::snprintf(slot.folder.data(), slot.folder.size(), "%s", folder.c_str());
     slot.state.store(SlotState::kRecording, std::memory_order_release);

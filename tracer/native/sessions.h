@@ -25,7 +25,10 @@ class Sessions {
   [[nodiscard]] const std::string& folder() const noexcept { return rendezvous_->folder(); }
   // Begins a recording and wakes every traced process; recordings whose collector died end. Returns the slot, or -1
   // when all are taken.
-  int begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records, const std::string& folder);
+  int begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records, const std::string& folder,
+            std::uint32_t details, OnFull on_full);
+  // Wakes every traced process: what is wanted of one of them is something else now.
+  void announce() noexcept { rendezvous_->announce(); }
   // Asks the traced processes to stop writing; the slot stays taken until `release`.
   void end(std::size_t slot);
   void release(std::size_t slot);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "ring.h"
 #include "writer_state.h"
@@ -73,8 +75,6 @@ __attribute__((noinline, cold)) void emit_slowly(const Record& record) noexcept 
   Writer::instance().emit_to_all(record);
 }
 
-constexpr const char* kSessionVariable = "RAL_TRACE_SESSION";
-
 }  // namespace
 
 ThreadState* ThreadState::current() noexcept {
@@ -88,10 +88,34 @@ ThreadState* ThreadState::current() noexcept {
   return t_state;
 }
 
+namespace {
+
+constexpr std::uint64_t kShareOfRoom = 8;
+
+// No ring takes more than a part of the room there is, so that many threads and processes find some.
+std::uint64_t affordable_records(const std::string& folder, std::uint64_t records) noexcept {
+  struct statvfs status{};
+  if (::statvfs(folder.c_str(), &status) != 0) {
+    return records;
+  }
+  const std::uint64_t room = std::uint64_t{status.f_bavail} * status.f_frsize / kShareOfRoom;
+  while (records > kLeastRingRecords && records * sizeof(Record) > room) {
+    records /= 2;
+  }
+  return records;
+}
+
+RingWriter make_ring(const Attachment& attachment, std::uint32_t number) noexcept {
+  const std::uint64_t records = affordable_records(attachment.folder, attachment.ring_records);
+  return RingWriter::create(attachment.folder + "/ring-" + std::to_string(number), records, attachment.on_full);
+}
+
+}  // namespace
+
 bool ThreadState::join(std::size_t slot, std::uint64_t session) noexcept {
   Writer& writer = Writer::instance();
   const std::lock_guard lock(writer.registry_mutex_);
-  const Attachment& attachment = writer.attachments_[slot];
+  Attachment& attachment = writer.attachments_[slot];
   if (attachment.session != session || attachment.header == nullptr) {
     return false;
   }
@@ -99,11 +123,13 @@ bool ThreadState::join(std::size_t slot, std::uint64_t session) noexcept {
   mine.ring.close();
   // Counted when it is whole, so that the collector never meets half a ring; the lock is what makes that one step.
   const std::uint32_t number = attachment.header->rings.load(std::memory_order_relaxed);
-  if (number < kMaxRings) {
-    mine.ring =
-        RingWriter::create(attachment.folder + "/ring-" + std::to_string(number), attachment.ring_records, view.tid);
+  if (attachment.spare.ok()) {
+    mine.ring = std::exchange(attachment.spare, RingWriter{});
+  } else if (number < kMaxRings) {
+    mine.ring = make_ring(attachment, number);
   }
   if (mine.ring.ok()) {
+    mine.ring.begin(view.tid);
     attachment.header->rings.store(number + 1, std::memory_order_release);
   }
   mine.header = attachment.header;
@@ -137,10 +163,11 @@ Writer::Writer() {
   api_.version = kWriterApiVersion;
   api_.clock = detect_clock_source();
   api_.sessions = &sessions_;
+  api_.details = &details_;
   api_.emit = [](const Record& record) noexcept {
     ThreadState* state = t_state;
     if (__builtin_expect(state != nullptr && state->epoch == g_epoch.load(std::memory_order_acquire), 1)) {
-      state->only->push(record, state->view.tid);
+      state->only->push(record);
     } else {
       emit_slowly(record);
     }
@@ -150,6 +177,41 @@ Writer::Writer() {
   api_.next_correlation = []() noexcept { return instance().next_correlation(); };
   api_.thread_view = []() noexcept { return instance().thread_view(); };
   api_.add_listener = [](const SessionListener& listener) { instance().add_listener(listener); };
+  api_.python_stack = []() noexcept { return std::uint32_t{0}; };
+  api_.count_shed = []() noexcept { instance().each_ring([](RingWriter& ring) { ring.count_shed(); }); };
+  api_.add_spent = [](std::uint64_t ticks) noexcept {
+    instance().each_ring([ticks](RingWriter& ring) { ring.add_spent(ticks); });
+  };
+  api_.raise_alarm = [](Alarm alarm) noexcept { instance().raise_alarm(alarm); };
+}
+
+template <typename Body>
+void Writer::each_ring(const Body& body) noexcept {
+  ThreadState* state = ThreadState::current();
+  for (std::uint32_t sessions = sessions_.load(std::memory_order_acquire); sessions != 0; sessions &= sessions - 1) {
+    const auto slot = static_cast<std::size_t>(__builtin_ctz(sessions));
+    const std::uint64_t session = session_of_slot_[slot].load(std::memory_order_relaxed);
+    ThreadState::Slot& mine = state->slots[slot];
+    if ((mine.session == session || state->join(slot, session)) && mine.ring.ok()) {
+      body(mine.ring);
+    }
+  }
+}
+
+void Writer::raise_alarm(Alarm alarm) noexcept {
+  // The headers stay mapped: who detaches meanwhile only makes us count in vain.
+  const std::lock_guard lock(registry_mutex_);
+  for (const Attachment& attachment : attachments_) {
+    if (attachment.header != nullptr) {
+      attachment.header->alarm.store(alarm, std::memory_order_relaxed);
+      attachment.header->alarms.fetch_add(1, std::memory_order_release);
+    }
+  }
+}
+
+std::uint32_t Writer::stack_node(std::uint32_t caller, std::string_view frame) noexcept {
+  Names* names = names_.load(std::memory_order_acquire);
+  return names == nullptr ? 0 : names->stack_node(caller, names->intern(frame));
 }
 
 void Writer::emit_to_all(const Record& record) noexcept {
@@ -177,7 +239,7 @@ void Writer::emit(std::uint32_t sessions, const Record& record) noexcept {
       continue;
     }
     if (__builtin_expect(mine.ring.ok(), 1)) {
-      mine.ring.push(record, state->view.tid);
+      mine.ring.push(record);
     } else if (mine.header != nullptr) {
       mine.header->unrecorded.fetch_add(1, std::memory_order_relaxed);
     }
@@ -222,7 +284,12 @@ void Writer::add_listener(const SessionListener& listener) {
     listeners_.push_back(listener);
   }
   if (const std::uint32_t sessions = sessions_.load(); sessions != 0) {
-    listener.on_attach(sessions, listener.context);
+    if (listener.on_attach != nullptr) {
+      listener.on_attach(sessions, listener.context);
+    }
+    if (listener.on_details != nullptr) {
+      listener.on_details(details_.load(), listener.context);
+    }
   }
 }
 
@@ -303,12 +370,12 @@ std::optional<Wanted> read_slot(const SessionSlot& slot) {
   }
   std::array<char, sizeof slot.folder + 1> folder{};
   std::memcpy(folder.data(), slot.folder.data(), sizeof slot.folder);
-  Wanted wanted{slot.session, slot.target_pid, slot.ring_records, folder.data()};
+  Wanted wanted{slot.session, slot.target_pid, slot.ring_records, folder.data(), slot.on_full, slot.details};
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t records = wanted.ring_records;
   const bool sound = slot.state.load(std::memory_order_relaxed) == SlotState::kRecording &&
-                     slot.session == wanted.session && wanted.session != 0 && records > 0 &&
-                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
+                     slot.session == wanted.session && wanted.session != 0 &&
+                     records >= kLeastRingRecords && records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
                      wanted.folder[0] != '.' && wanted.folder.find('/') == std::string::npos;
   return sound ? std::optional(std::move(wanted)) : std::nullopt;
 }
@@ -316,6 +383,15 @@ std::optional<Wanted> read_slot(const SessionSlot& slot) {
 }  // namespace
 
 void Writer::sync() {
+  const std::uint32_t before = details_.load();
+  if (join_and_leave(); details_.load() != before) {
+    if (auto* applied = details_applied_.load(); applied != nullptr) {
+      applied(details_.load());
+    }
+  }
+}
+
+void Writer::join_and_leave() {
   const std::lock_guard joining(sync_mutex_);
   if (rendezvous_ == nullptr || exiting_) {
     return;
@@ -329,6 +405,29 @@ void Writer::sync() {
     }
     if (wanted && !still && wants_this_process(*wanted)) {
       attach(i, *wanted);
+    }
+  }
+  update_details();
+}
+
+void Writer::update_details() {
+  std::uint32_t wanted = 0;
+  std::vector<SessionListener> listeners;
+  {
+    const std::lock_guard lock(registry_mutex_);
+    for (const Attachment& attachment : attachments_) {
+      if (attachment.header != nullptr) {
+        wanted |= attachment.details & ~attachment.header->shed.load(std::memory_order_relaxed);
+      }
+    }
+    listeners = listeners_;
+  }
+  if (details_.exchange(wanted) == wanted) {
+    return;
+  }
+  for (const SessionListener& listener : listeners) {
+    if (listener.on_details != nullptr) {
+      listener.on_details(wanted, listener.context);
     }
   }
 }
@@ -407,7 +506,11 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
   {
     const std::lock_guard lock(registry_mutex_);
     // Also after a failure, so that it is not tried again at every wake-up.
-    attachments_[slot] = Attachment{wanted.session, folder, wanted.ring_records, header};
+    attachments_[slot] = Attachment{wanted.session, folder,         wanted.ring_records, wanted.on_full,
+                                    wanted.details, header, RingWriter{}};
+    if (header != nullptr) {
+      attachments_[slot].spare = make_ring(attachments_[slot], 0);
+    }
   }
   if (header == nullptr) {
     return;
@@ -422,7 +525,9 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
     listeners = listeners_;
   }
   for (const SessionListener& listener : listeners) {
-    listener.on_attach(bit, listener.context);
+    if (listener.on_attach != nullptr) {
+      listener.on_attach(bit, listener.context);
+    }
   }
 }
 
@@ -440,7 +545,9 @@ void Writer::detach(std::size_t slot) {
     listeners = listeners_;
   }
   for (const SessionListener& listener : listeners) {
-    listener.on_detach(remaining, listener.context);
+    if (listener.on_detach != nullptr) {
+      listener.on_detach(remaining, listener.context);
+    }
   }
 }
 
@@ -465,6 +572,7 @@ void Writer::load_hooks() {
 
 void Writer::after_fork_in_child() {
   sessions_ = 0;
+  details_ = 0;
   g_epoch.fetch_add(1, std::memory_order_release);
   if (t_state != nullptr) {
     for (ThreadState::Slot& slot : t_state->slots) {

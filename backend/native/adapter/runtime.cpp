@@ -280,7 +280,7 @@ void Runtime::start(const std::string& device_list) {
        [](std::uint32_t remaining, void* context) {
          static_cast<Runtime*>(context)->for_each([&](Device& device) { device.forget_ended(remaining); });
        },
-       the_runtime.get()});
+       nullptr, the_runtime.get()});
 }
 
 Runtime& Runtime::get() {

@@ -101,18 +101,15 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   emit_span(Kind::kOp, op.name, op.start_ticks, sequence_nr, backward ? kBackward : 0);
 }
 
-void on_attach(std::uint32_t /*sessions*/, void* /*context*/) {
-  if (!g_callback) {
+void on_details(std::uint32_t details, void* /*context*/) {
+  if (g_callback) {
+    at::removeCallback(*g_callback);
+    g_callback.reset();
+  }
+  if ((details & (kOps | kAnnotations)) != 0) {
     auto callback = at::RecordFunctionCallback(&on_start, &on_end);
     callback.scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
     g_callback = at::addGlobalCallback(callback);
-  }
-}
-
-void on_detach(std::uint32_t remaining, void* /*context*/) {
-  if (remaining == 0 && g_callback) {
-    at::removeCallback(*g_callback);
-    g_callback.reset();
   }
 }
 
@@ -122,7 +119,7 @@ extern "C" __attribute__((visibility("default"))) void ral_trace_install_hooks(c
                                                                                void (*add)(const SessionListener&)) {
   if (api->version == kWriterApiVersion) {
     g_api = api;
-    add({&on_attach, &on_detach, nullptr});
+    add({nullptr, nullptr, &on_details, nullptr});
   }
 }
 

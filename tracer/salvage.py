@@ -1,0 +1,103 @@
+"""What a collector that died has left: its journal and spool on disk, the programs' rings and names in shared memory.
+
+`--salvage` makes the trace of them that the collector would have made: everything that it had drained, and everything
+that the rings still hold.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ral_trace.tracer import _native, journal
+from ral_trace.tracer.recording import (
+    JOURNAL,
+    NAMES,
+    SPOOL,
+    SPOOL_LINK,
+    ProcessView,
+    Snapshot,
+    TracedProcess,
+    boot_id,
+    view_of,
+)
+
+REMEDY = "write out what it had with: ral-trace --salvage; or give its memory back with: rm -r"
+
+
+def stale_sessions(sessions: _native.Sessions) -> list[Path]:
+    """The folders of sessions whose collector died. Their slots are freed, which ends what programs write for them."""
+    alive = set()
+    for session in sessions.taken():
+        if session.collector_alive:
+            alive.add(session.folder)
+        else:
+            sessions.release(session.slot)
+    return [folder for folder in sorted(Path(sessions.folder).glob("session-*")) if folder.name not in alive]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A session whose collector died, and where that put what it drained."""
+
+    folder: Path
+    spool_folder: Path | None
+
+    def remove(self) -> None:
+        """Gives its memory and its disk back."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.spool_folder is not None:
+            shutil.rmtree(self.spool_folder, ignore_errors=True)
+
+
+def left_by(folder: Path) -> Left:
+    """Where the collector of a session kept its files; a folder that is not ours alone is not believed."""
+    try:
+        spool = Path((folder / SPOOL_LINK).read_text())
+        status = spool.lstat()
+    except (OSError, ValueError):
+        return Left(folder, None)
+    ours = spool.is_dir() and status.st_uid == folder.stat().st_uid and status.st_mode & 0o077 == 0
+    return Left(folder, spool if ours else None)
+
+
+@contextmanager
+def salvaged(left: Left) -> Iterator[Snapshot | None]:
+    """What there is of a session. None: nothing that can be read, or ticks of another boot."""
+    found = None if left.spool_folder is None else _read_journal(left.spool_folder / JOURNAL)
+    if found is None or left.spool_folder is None or found.begin.boot_id != boot_id():
+        yield None
+        return
+    spool = _native.Spool(str(left.spool_folder / SPOOL))
+    found.notes.append("the collector died: this is what it had taken by then, and what was still in the rings")
+    views = _drain(left, found, spool)
+    found.clocks.append(_native.ClockSample.now())
+    yield Snapshot(found, left.spool_folder / SPOOL, views)
+
+
+def _read_journal(path: Path) -> journal.Journal | None:
+    try:
+        return journal.read(path)
+    except OSError:
+        return None
+
+
+def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[ProcessView]:
+    """Goes on where the collector stopped. Processes that it never saw are there, too."""
+    assert left.spool_folder is not None
+    unseen = [entry.name for entry in sorted(left.folder.iterdir()) if entry.is_dir()]
+    found.processes += [name for name in unseen if name not in found.processes]
+    views = []
+    for number, name in enumerate(found.processes):
+        reader = _native.ProcessReader.resume(str(left.folder / name), spool, number)
+        if reader is None:
+            continue
+        reader.drain(number, spool)
+        moved = left.spool_folder / f"{NAMES}-{number}"
+        names = moved if moved.exists() else left.folder / name / NAMES
+        process = TracedProcess(number, reader, names)
+        if not process.alive() and number not in found.gone:
+            found.gone[number] = _native.ClockSample.now().ticks
+        views.append(view_of(process))
+    return views
