@@ -33,7 +33,7 @@ def stale_sessions(sessions: _native.Sessions) -> list[Path]:
         if session.collector_alive:
             alive.add(session.folder)
         else:
-            sessions.release(session.slot)
+            sessions.release_dead(session.slot)
     return [folder for folder in sorted(Path(sessions.folder).glob("session-*")) if folder.name not in alive]
 
 

@@ -7,26 +7,13 @@ namespace ral::trace {
 
 namespace {
 
-// The reader reads names through a process folder: one is made around a table.
 std::map<std::uint32_t, std::string> read_back(const Names& names, std::uint64_t* refused) {
-  const std::string folder = place() + "/1-2";
-  std::filesystem::create_directory(folder);
-  std::filesystem::create_hard_link(names.path(), folder + "/names");
-  {
-    Mapping mapping = create_mapped(folder + "/process", kHeaderBytes);
-    auto* header = static_cast<ProcessHeader*>(mapping.get());
-    header->magic = kProcessMagic;
-    header->version = kLayoutVersion;
-    header->pid = 1;
-    header->started = 2;
-  }
-  const auto reader = ProcessReader::open(folder);
-  CHECK(reader != nullptr);
   std::map<std::uint32_t, std::string> found;
-  for (const auto& [id, text] : reader->names(refused)) {
+  const NameList list = NameList::read(names.path());
+  for (const auto& [id, text] : list.names) {
     found[id] = text;
   }
-  std::filesystem::remove_all(folder);
+  *refused = list.refused;
   return found;
 }
 

@@ -67,8 +67,8 @@ enum class OnFull : std::uint32_t { kDrop = 0, kOverwrite = 1 };
 enum class SlotState : std::uint32_t { kFree = 0, kClaimed = 1, kRecording = 2, kEnding = 3 };
 
 struct SessionSlot {
-  std::atomic<SlotState> state;
-  std::atomic<std::uint32_t> attach_failures;  // processes that could not make their files
+  SlotState state;
+  std::uint32_t attach_failures;  // processes that could not make their files
   std::uint64_t session;
   std::int32_t collector_pid;
   std::int32_t target_pid;          // 0: every process of the user; else this one and its children
@@ -81,11 +81,12 @@ struct SessionSlot {
 };
 static_assert(sizeof(SessionSlot) == 128);
 
+// Read and written by system calls only (rendezvous.h).
 struct Page {
   std::uint64_t magic;
   std::uint32_t version;
-  std::atomic<std::uint32_t> generation;  // traced processes wait on it; every change of a slot raises it
-  std::atomic<std::uint32_t> reloads;     // `ralctl reload` raises it; programs with devices wait on it
+  std::uint32_t generation;  // traced processes wait on it; every change of a slot raises it
+  std::uint32_t reloads;     // `ralctl reload` raises it; programs with devices wait on it
   std::array<char, 44> reserved;
   std::array<SessionSlot, kSessions> slots;
 };
