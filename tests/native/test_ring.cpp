@@ -106,6 +106,168 @@ TEST(an_event_that_a_killed_writer_did_not_commit_is_lost) {
   std::filesystem::remove(path);
 }
 
+namespace {
+
+// Event n carries its number twice, so that half of one and half of another is seen.
+Record proven(std::uint64_t number) {
+  Record record = at_ticks(number);
+  record.correlation = number * 0x9e3779b97f4a7c15u >> 1;
+  return record;
+}
+
+bool is_proven(const Record& record) {
+  return record.correlation == record.arg0 * 0x9e3779b97f4a7c15u >> 1 &&
+         record.sequence == static_cast<std::uint32_t>(record.arg0);
+}
+
+// Takes the records themselves, and holds each against what was written.
+class ProvingSink : public RecordSink {
+ public:
+  bool take(const Drained& /*from*/, const Record* records, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(is_proven(records[i]));
+      CHECK(numbers.empty() || records[i].arg0 > numbers.back());
+      numbers.push_back(records[i].arg0);
+    }
+    return true;
+  }
+  std::vector<std::uint64_t> numbers;
+};
+
+void push_up_to(RingWriter& ring, std::uint64_t* next, std::uint64_t end) {
+  for (; *next < end; ++*next) {
+    ring.push(proven(*next));
+  }
+}
+
+// The last ones, in order.
+void check_window(const std::vector<std::uint64_t>& numbers, std::uint64_t begin, std::uint64_t end) {
+  CHECK(numbers.size() == end - begin && numbers.front() == begin && numbers.back() == end - 1);
+}
+
+// From here on its writer finds no memory for the rest of its ring: a file that others may read is not ours.
+void refuse_more(const std::string& path) { CHECK(::chmod(path.c_str(), 0644) == 0); }
+void admit(const std::string& path) { CHECK(::chmod(path.c_str(), 0600) == 0); }
+
+}  // namespace
+
+TEST(a_ring_that_overwrites_keeps_its_last_events) {
+  const std::string path = place() + "/flight-ring";
+  RingWriter ring = begun_ring(path, 4096, OnFull::kOverwrite);
+  std::uint64_t next = 0;
+  for (const std::uint64_t end : {std::uint64_t{10}, std::uint64_t{1024}, std::uint64_t{4096}, std::uint64_t{4097},
+                                  std::uint64_t{20'000}}) {
+    push_up_to(ring, &next, end);
+    // Each dump reads anew, and finds the same.
+    for (int dump = 0; dump < 2; ++dump) {
+      const auto reader = RingReader::open(path, 0);
+      ProvingSink sink;
+      std::vector<Record> scratch;
+      reader->drain(sink, scratch);
+      check_window(sink.numbers, end > 4096 ? end - 4096 : 0, end);
+      const Account account = reader->account().account;
+      CHECK(account.written == end && account.received == sink.numbers.size() && account.lost == 0);
+      CHECK(account.dropped == end - account.received);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(who_reads_beside_a_writer_that_overwrites_sees_whole_events_once) {
+  const std::string path = place() + "/racing-ring";
+  for (const bool shrinks : {false, true}) {
+    RingWriter ring = begun_ring(path, shrinks ? 8192 : 512, OnFull::kOverwrite);
+    const auto reader = RingReader::open(path, 0);
+    constexpr std::uint64_t kEvents = 150'000;
+    std::atomic<bool> done{false};
+    std::thread writer([&] {
+      std::uint64_t next = 0;
+      push_up_to(ring, &next, 2500);
+      if (shrinks) {
+        refuse_more(path);  // it ends up with 2,048 of its 3,072 events' memory
+      }
+      push_up_to(ring, &next, kEvents);
+      done = true;
+    });
+    ProvingSink sink;
+    std::vector<Record> scratch;
+    while (!done) {
+      reader->drain(sink, scratch);
+      check_balanced(reader->account().account);
+    }
+    writer.join();
+    reader->drain(sink, scratch);
+    const Account account = reader->account().account;
+    check_balanced(account);
+    CHECK(account.written == kEvents && account.lost == 0 && account.received == sink.numbers.size());
+    CHECK(account.dropped == kEvents - account.received && sink.numbers.back() == kEvents - 1);
+    CHECK(account.damaged_rings == 0);
+    std::filesystem::remove(path);
+  }
+}
+
+TEST(a_ring_that_finds_no_memory_goes_on_with_what_it_has) {
+  const std::string path = place() + "/poor-ring";
+  {
+    RingWriter ring = begun_ring(path, 8192);
+    const auto reader = RingReader::open(path, 0);
+    ProvingSink sink;
+    std::vector<Record> scratch;
+    std::uint64_t next = 0;
+    push_up_to(ring, &next, 2500);
+    refuse_more(path);
+    push_up_to(ring, &next, 3172);  // 3,072 fit, 100 do not
+    reader->drain(sink, scratch);
+    check_window(sink.numbers, 0, 3072);
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      // 2,048, a power of two, of the 3,000 fit from now on.
+      push_up_to(ring, &next, 3172 + (round + 1) * 3000);
+      sink.numbers.clear();
+      reader->drain(sink, scratch);
+      check_window(sink.numbers, 3172 + round * 3000, 3172 + round * 3000 + 2048);
+    }
+    const Account account = reader->account().account;
+    CHECK(account.written == 12172 && account.received == 3072 + 3 * 2048 && account.lost == 0);
+    CHECK(account.dropped == account.written - account.received);
+  }
+  std::filesystem::remove(path);
+  RingWriter ring = begun_ring(path, 8192, OnFull::kOverwrite);
+  std::uint64_t next = 0;
+  push_up_to(ring, &next, 2500);
+  refuse_more(path);
+  for (const std::uint64_t end : {3072, 3100, 4000, 4096, 5000, 9000}) {
+    push_up_to(ring, &next, end);
+    admit(path);
+    const auto reader = RingReader::open(path, 0);
+    ProvingSink sink;
+    std::vector<Record> scratch;
+    reader->drain(sink, scratch);
+    check_window(sink.numbers, end == 3072 ? 0 : end - 2048, end);
+    check_balanced(reader->account().account);
+    refuse_more(path);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(a_ring_takes_its_memory_in_steps) {
+  const std::string path = place() + "/growing-ring";
+  RingWriter ring = begun_ring(path, 65536);
+  const auto blocks = [&] {
+    struct stat status{};
+    CHECK(::stat(path.c_str(), &status) == 0 && status.st_size == 65536 * 64 + 4096);
+    return status.st_blocks * 512;
+  };
+  CHECK(blocks() == 4096 + 1024 * 64);
+  std::uint64_t next = 0;
+  push_up_to(ring, &next, 1024);
+  CHECK(blocks() == 4096 + 1024 * 64);
+  push_up_to(ring, &next, 1025);
+  CHECK(blocks() == 4096 + 2048 * 64);
+  push_up_to(ring, &next, 65'536);
+  CHECK(blocks() == 4096 + 65536 * 64);
+  std::filesystem::remove(path);
+}
+
 TEST(threads_come_and_go_without_leaving_anything) {
   TestRecording recording(1024);
   const auto reader = recording.reader();

@@ -154,10 +154,14 @@ struct RingHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t tid;
-  std::uint64_t records;
+  // Event n lies at n while n < straight, else at n modulo `records`, a power of two. Both are what the ring is to have,
+  // until its writer finds no memory for the rest: then it goes on with what it got.
+  std::atomic<std::uint64_t> records;
   std::array<char, 16> thread_name;
   OnFull on_full;
-  std::array<char, 20> reserved;
+  std::array<char, 4> reserved;
+  std::atomic<std::uint64_t> straight;
+  std::array<char, 8> reserved2;
   // The writer's line. `sequence` counts every event past the filter, before its slot is written; `head` what is
   // committed. So written = sequence, and what a killed writer left uncommitted is sequence - head - dropped. Whoever
   // reads the other two first never finds more in them than in `sequence`. A writer that overwrites drops nothing; what

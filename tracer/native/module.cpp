@@ -172,7 +172,7 @@ void bind_reader(py::module_& module) {
       .def_static(
           "resume",
           [](const std::string& folder, const Spool& spool, std::int32_t process) {
-            return ProcessReader::open(folder, spool.taken(process));
+            return ProcessReader::resume(folder, spool.taken(process));
           },
           py::arg("folder"), py::arg("spool"), py::arg("process"))
       .def(

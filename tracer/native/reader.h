@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ struct Taken {
   std::uint64_t received = 0;
   std::uint64_t facts = 0;
 };
+using TakenRings = std::map<std::uint32_t, Taken>;  // by the ring's number
 
 class RingReader {
  public:
@@ -76,6 +78,8 @@ class RingReader {
   bool read_counters();
   // Reads records from `tail_` on; returns how many, from `*first` of them on they are whole. 0: cut short.
   std::size_t read_records(std::vector<Record>& scratch, std::uint64_t* first);
+  // What the header says of the ring's shape, where that can be: it only ever gets smaller.
+  bool take_shape(std::uint64_t records, std::uint64_t straight);
   // What its writer has overwritten meanwhile, as seen after reading.
   std::uint64_t overwritten_below();
 
@@ -83,6 +87,7 @@ class RingReader {
   std::string path_;
   std::uint32_t number_;
   std::uint64_t records_;
+  std::uint64_t straight_;
   std::uint32_t tid_;
   std::string thread_name_;
   OnFull on_full_;
@@ -113,8 +118,11 @@ struct NameList {
 class ProcessReader {
  public:
   // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
-  // `taken` is what a collector that died had already, by ring.
-  static std::unique_ptr<ProcessReader> open(const std::string& folder, std::vector<Taken> taken = {});
+  static std::unique_ptr<ProcessReader> open(const std::string& folder) { return open(folder, {}, false); }
+  // Goes on for a collector that died, where what it had already ends.
+  static std::unique_ptr<ProcessReader> resume(const std::string& folder, TakenRings taken) {
+    return open(folder, std::move(taken), true);
+  }
 
   std::size_t drain(RecordSink& sink);
   // The sum of all rings, those that are forgotten included, and of what threads without a ring missed.
@@ -135,14 +143,16 @@ class ProcessReader {
   }
 
  private:
-  ProcessReader(std::string folder, File file, std::vector<Taken> taken)
-      : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
+  static std::unique_ptr<ProcessReader> open(const std::string& folder, TakenRings taken, bool resumed);
+  ProcessReader(std::string folder, File file, TakenRings taken, bool resumed)
+      : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)), resumed_(resumed) {}
   bool refresh();
 
   std::string folder_;
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
-  std::vector<Taken> taken_;
+  TakenRings taken_;
+  bool resumed_;  // rings whose threads were gone have been removed
   std::vector<std::unique_ptr<RingReader>> rings_;
   Account forgotten_;
   std::vector<Record> scratch_;

@@ -504,9 +504,10 @@ ProcessHeader* Writer::make_process_files(std::string* folder) {
 
 void Writer::attach(std::size_t slot, const Wanted& wanted) {
   const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
-  std::string folder = rendezvous_->folder() + "/" + wanted.folder + "/" + identity;
+  const std::string session_folder = rendezvous_->folder() + "/" + wanted.folder;
+  std::string folder = session_folder + "/" + identity;
   load_hooks();
-  ProcessHeader* header = make_process_files(&folder);
+  ProcessHeader* header = is_private_folder(session_folder) ? make_process_files(&folder) : nullptr;
   if (header == nullptr) {
     rendezvous_->count_attach_failure(slot);
   }
