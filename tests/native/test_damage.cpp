@@ -244,4 +244,175 @@ TEST(a_page_that_was_left_half_made_is_finished) {
   ::setenv("RAL_TRACE_DIR", usual.c_str(), 1);
 }
 
+TEST(a_page_that_is_cut_short_kills_nobody) {
+  TestRecording recording(1024);
+  const std::string path = recording.sessions.folder() + "/page";
+  const Bytes page = contents(path);
+  const auto slot = static_cast<std::size_t>(recording.slot);
+  emit_numbered(0);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{64}, sizeof(Page) - 1}) {
+    std::filesystem::resize_file(path, bytes);
+    Writer::instance().sync();
+    // What recorded us can no longer tell us to stop.
+    CHECK(!ral::trace::recording(api()));
+    emit_numbered(1);
+    CHECK(recording.sessions.taken().empty() && recording.sessions.attach_failures(slot) == 0);
+    recording.sessions.announce();
+    recording.sessions.end(slot);
+    recording.sessions.release(slot);
+    CHECK(std::filesystem::file_size(path) == bytes);  // nobody wrote beyond the end
+    bool refused = false;
+    try {
+      recording.sessions.begin(5, 0, 1024, "session-5", kAnnotations, OnFull::kDrop);
+    } catch (const std::runtime_error&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+  std::filesystem::resize_file(path, kHeaderBytes);
+  patch(path, 0, *reinterpret_cast<const std::array<char, kHeaderBytes>*>(page.data()));
+  const auto reader = recording.reader();
+  Columns columns;
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 1 && reader->state() == ProcessState::kDetached);
+}
+
+TEST(a_page_in_another_ones_place_is_not_believed) {
+  TestRecording recording(1024);
+  const std::string path = recording.sessions.folder() + "/page";
+  const Bytes page = contents(path);
+  std::filesystem::rename(path, path + "-kept");
+  write(path, page);
+  Writer::instance().sync();
+  CHECK(!ral::trace::recording(api()) && recording.sessions.taken().empty());
+  std::filesystem::rename(path + "-kept", path);
+  Writer::instance().sync();
+  CHECK(ral::trace::recording(api()));
+}
+
+namespace {
+
+// Why a rendezvous is refused; nothing when it is not.
+std::string refusal(const std::string& folder) {
+  const std::string usual = place();
+  ::setenv("RAL_TRACE_DIR", folder.c_str(), 1);
+  std::string why;
+  try {
+    Rendezvous::open();
+  } catch (const std::runtime_error& error) {
+    why = error.what();
+  }
+  ::setenv("RAL_TRACE_DIR", usual.c_str(), 1);
+  return why;
+}
+
+}  // namespace
+
+TEST(a_rendezvous_that_others_could_have_made_is_refused) {
+  const std::string real = place() + "-real";
+  const std::string folder = place() + "-attacked";
+  const auto refused = [&](const char* why) { return refusal(folder).find(why) != std::string::npos; };
+  CHECK(refusal(real).empty());
+  std::filesystem::create_symlink(real, folder);
+  CHECK(refused("mode 0700"));
+  std::filesystem::remove(folder);
+  std::filesystem::create_symlink(real + "-not-there", folder);
+  CHECK(refused("mode 0700"));
+  CHECK(!std::filesystem::exists(real + "-not-there"));
+  std::filesystem::remove(folder);
+  CHECK(::mkfifo(folder.c_str(), 0700) == 0);
+  CHECK(refused("mode 0700"));
+  std::filesystem::remove(folder);
+  std::filesystem::create_directory(folder);
+  for (const mode_t mode : {0777u, 01777u, 0750u, 0701u}) {
+    CHECK(::chmod(folder.c_str(), mode) == 0);
+    CHECK(refused("mode 0700"));
+  }
+  CHECK(::chmod(folder.c_str(), 0700) == 0);
+  // The page in it.
+  const std::string page = folder + "/page";
+  std::filesystem::create_symlink(real + "/page", page);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  CHECK(::mkfifo(page.c_str(), 0600) == 0);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  std::filesystem::create_directory(page);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  write(page, contents(real + "/page"));
+  CHECK(::chmod(page.c_str(), 0666) == 0);
+  CHECK(refused("mode 0600"));
+  CHECK(::chmod(page.c_str(), 0600) == 0);
+  CHECK(refusal(folder).empty());
+  if (::geteuid() == 0) {
+    CHECK(::chown(page.c_str(), 65534, 65534) == 0);
+    CHECK(refused("mode 0600"));
+    CHECK(::chown(page.c_str(), 0, 0) == 0 && ::chown(folder.c_str(), 65534, 65534) == 0);
+    CHECK(refused("mode 0700"));
+  }
+  patch(real + "/page", offsetof(Page, version), std::uint32_t{kLayoutVersion + 1});
+  CHECK(refusal(real).find("another version") != std::string::npos);
+  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(real);
+}
+
+TEST(a_session_folder_that_is_a_link_is_not_written_into) {
+  TestRecording recording(1024);
+  const std::string elsewhere = recording.sessions.folder() + "/elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  CHECK(::chmod(elsewhere.c_str(), 0700) == 0);
+  const std::string link = recording.sessions.folder() + "/session-link";
+  std::filesystem::create_symlink(elsewhere, link);
+  const int slot = recording.sessions.begin(501, 0, 1024, "session-link", kAnnotations, OnFull::kDrop);
+  Writer::instance().sync();
+  CHECK(recording.sessions.attach_failures(static_cast<std::size_t>(slot)) == 1);
+  CHECK(std::filesystem::is_empty(elsewhere));
+  CHECK(api().sessions->load() == 1u << recording.slot);
+  recording.sessions.release(static_cast<std::size_t>(slot));
+  Writer::instance().sync();
+  // The same folder, but one that others can enter.
+  std::filesystem::remove(link);
+  std::filesystem::rename(elsewhere, link);
+  CHECK(::chmod(link.c_str(), 0755) == 0);
+  const int second = recording.sessions.begin(502, 0, 1024, "session-link", kAnnotations, OnFull::kDrop);
+  Writer::instance().sync();
+  CHECK(recording.sessions.attach_failures(static_cast<std::size_t>(second)) == 1 && std::filesystem::is_empty(link));
+  recording.sessions.release(static_cast<std::size_t>(second));
+  Writer::instance().sync();
+  std::filesystem::remove_all(link);
+}
+
+TEST(rings_and_names_that_are_not_ours_are_not_read) {
+  const std::string folder = place() + "/11-22";
+  const Originals sound = originals(folder);
+  write(folder + "/names", sound.names);
+  for (const char* name : {"ring-0", "names"}) {
+    const std::string path = folder + "/" + name;
+    const auto read = [&] {
+      Columns columns;
+      const auto reader = ProcessReader::open(folder);
+      drain(*reader, 0, now_calibration(), columns);
+      return std::string(name) == "names" ? NameList::read(path).names.size() : columns.rows();
+    };
+    CHECK(read() > 0);
+    CHECK(::chmod(path.c_str(), 0660) == 0);
+    CHECK(read() == 0);
+    CHECK(::chmod(path.c_str(), 0600) == 0);
+    std::filesystem::rename(path, path + "-real");
+    std::filesystem::create_symlink(path + "-real", path);
+    CHECK(read() == 0);
+    std::filesystem::remove(path);
+    CHECK(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK(read() == 0);
+    std::filesystem::remove(path);
+    std::filesystem::rename(path + "-real", path);
+    if (::geteuid() == 0) {
+      CHECK(::chown(path.c_str(), 65534, 65534) == 0);
+      CHECK(read() == 0);
+      CHECK(::chown(path.c_str(), 0, 0) == 0);
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace ral::trace
