@@ -37,7 +37,8 @@ struct RingAccount {
   std::uint32_t ring;
   std::uint32_t tid;
   std::string thread_name;
-  bool finished;  // its thread is gone and all is read, or it is damaged: nothing more will come
+  bool closed;    // its thread is gone
+  bool finished;  // ... and all is read, or it is damaged: nothing more will come
   std::uint64_t spent_ticks;
   Account account;
 };
@@ -59,6 +60,10 @@ class RingReader {
   std::size_t drain(RecordSink& sink, std::vector<Record>& scratch);
   [[nodiscard]] RingAccount account() const;
   [[nodiscard]] bool finished() const noexcept { return finished_; }
+  // Its thread is gone; there may be something left to read.
+  [[nodiscard]] bool closed() const noexcept { return counters_.closed != 0; }
+  // Brings the account up to date without taking anything.
+  void look();
   // Nothing more will come.
   void finish();
   // The shared memory of a thread that is gone can be given back.
@@ -100,11 +105,11 @@ class RingReader {
 
 // Names and stacks of a process, as its table says them.
 struct NameList {
-  std::vector<std::pair<std::uint32_t, std::string>> names;      // (id, text)
-  std::vector<std::array<std::uint32_t, 3>> stacks;              // (id, caller, frame) of every node
-  std::uint64_t refused = 0;                                     // names that found no room,
-  std::uint64_t cut = 0;                                         // were too long,
-  std::uint64_t refused_stacks = 0;                              // nodes that found no room
+  std::vector<std::pair<std::uint32_t, std::string>> names;  // (id, text)
+  std::vector<std::array<std::uint32_t, 3>> stacks;          // (id, caller, frame) of every node
+  std::uint64_t refused = 0;                                 // names that found no room,
+  std::uint64_t cut = 0;                                     // were too long,
+  std::uint64_t refused_stacks = 0;                          // nodes that found no room
 
   // Of a file that is no such table: nothing.
   static NameList read(const std::string& path);
@@ -117,10 +122,14 @@ class ProcessReader {
   static std::unique_ptr<ProcessReader> open(const std::string& folder, std::vector<Taken> taken = {});
 
   std::size_t drain(RecordSink& sink);
+  // Brings the accounts of all rings up to date without taking anything.
+  void look();
   // The sum of all rings, those that are forgotten included, and of what threads without a ring missed.
   [[nodiscard]] Account account() const;
   [[nodiscard]] std::vector<RingAccount> rings() const;
   [[nodiscard]] std::uint64_t unrecorded() const;
+  // What recording took on all threads, those that are gone included.
+  [[nodiscard]] std::uint64_t spent_ticks() const;
   // Takes the finished rings out of rings(), and gives their memory back.
   std::vector<RingAccount> forget_finished();
   // Its process is gone: after this drain nothing more will come from any ring.
@@ -138,6 +147,7 @@ class ProcessReader {
   ProcessReader(std::string folder, File file, std::vector<Taken> taken)
       : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
   bool refresh();
+  void open_new_rings();
 
   std::string folder_;
   File file_;
@@ -145,6 +155,7 @@ class ProcessReader {
   std::vector<Taken> taken_;
   std::vector<std::unique_ptr<RingReader>> rings_;
   Account forgotten_;
+  std::uint64_t forgotten_ticks_ = 0;
   std::vector<Record> scratch_;
   std::uint32_t next_ring_ = 0;
 };

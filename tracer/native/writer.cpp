@@ -374,8 +374,8 @@ std::optional<Wanted> read_slot(const SessionSlot& slot) {
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t records = wanted.ring_records;
   const bool sound = slot.state.load(std::memory_order_relaxed) == SlotState::kRecording &&
-                     slot.session == wanted.session && wanted.session != 0 &&
-                     records >= kLeastRingRecords && records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
+                     slot.session == wanted.session && wanted.session != 0 && records >= kLeastRingRecords &&
+                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
                      wanted.folder[0] != '.' && wanted.folder.find('/') == std::string::npos;
   return sound ? std::optional(std::move(wanted)) : std::nullopt;
 }
@@ -506,8 +506,8 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
   {
     const std::lock_guard lock(registry_mutex_);
     // Also after a failure, so that it is not tried again at every wake-up.
-    attachments_[slot] = Attachment{wanted.session, folder,         wanted.ring_records, wanted.on_full,
-                                    wanted.details, header, RingWriter{}};
+    attachments_[slot] =
+        Attachment{wanted.session, folder, wanted.ring_records, wanted.on_full, wanted.details, header, RingWriter{}};
     if (header != nullptr) {
       attachments_[slot].spare = make_ring(attachments_[slot], 0);
     }
