@@ -97,8 +97,10 @@ class RingAccount:
     ring: int
     tid: int
     thread_name: str
+    closed: bool
+    """Its thread is gone."""
     finished: bool
-    """Its thread is gone and all is read, or it is damaged."""
+    """... and all is read, or it is damaged."""
     spent_ticks: int
     """What recording took on that thread, estimated from a sample."""
     account: Account
@@ -149,6 +151,9 @@ class ProcessReader:
     def drain(self, process: int, spool: Spool) -> bool:
         """Moves what is committed out of all rings. False: the disk has no room for it."""
 
+    def look(self) -> None:
+        """Brings the accounts of all rings up to date without taking anything."""
+
     def detached(self) -> bool: ...
     def exited(self) -> bool: ...
     def alarms(self) -> int:
@@ -161,6 +166,9 @@ class ProcessReader:
     def rings(self) -> list[RingAccount]: ...
     def unrecorded(self) -> int:
         """Events of threads for whose rings there was no room."""
+
+    def spent_ticks(self) -> int:
+        """What recording took on all threads, estimated from a sample."""
 
     def finished(self) -> list[RingAccount]: ...
     def forget_finished(self) -> list[RingAccount]:

@@ -52,7 +52,7 @@ class Capture:
             start_new_session=True,
         )
         assert self._collector.stdout is not None
-        if self._collector.stdout.readline().strip() != "ready":
+        if not self._collector.stdout.readline().startswith("ready "):
             self._collector.wait()
             raise RalTraceError(f"the collector did not start: {self._error()}")
         _native.sync()

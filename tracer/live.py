@@ -1,6 +1,7 @@
 """From drained records to the rows of a trace. SQL over the columns that the native reader hands over."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 
@@ -10,8 +11,9 @@ from ral_trace.tracer.store import TraceBuilder
 
 RECORDS = """
 CREATE TABLE record (process INTEGER, tid UINTEGER, kind UTINYINT, ts_ns BIGINT, dur_ns BIGINT, correlation BIGINT,
-bytes BIGINT,
-                     arg0 UBIGINT, arg1 UBIGINT, name UINTEGER, stack UINTEGER, device TINYINT, stream UTINYINT, flags UTINYINT)
+                     bytes BIGINT,
+                     arg0 UBIGINT, arg1 UBIGINT, name UINTEGER, stack UINTEGER, device TINYINT, stream UTINYINT,
+                     flags UTINYINT)
 """
 """The columns of tracer/native/columns.h, in their order; tracer/native/record.h says what arg0 and arg1 are for
 each kind. rowid is event.id.
@@ -51,6 +53,8 @@ NO_DEVICE = -1
 NO_OTHER_DEVICE = 2**64 - 1
 """arg0 of a transfer without a second device: -1 as an unsigned number."""
 
+BATCH_ROWS = 200_000
+
 MEMORY_KINDS = ("alloc", "free", "region")
 """Of no stream."""
 
@@ -67,19 +71,22 @@ class ProcessNames:
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Makes the staging tables that `append` fills."""
+    """Makes the staging tables that `load` fills."""
     connection.execute(RECORDS)
     connection.execute(NAMES)
     connection.execute(KNOWN)
     connection.execute(FACTS)
 
 
-def append(connection: duckdb.DuckDBPyConnection, batch: _native.Batch) -> None:
-    """Moves a batch of records into the staging table."""
-    connection.register("batch", batch)
-    connection.execute("INSERT INTO record SELECT * FROM batch")
-    connection.unregister("batch")
-    batch.clear()
+def load(connection: duckdb.DuckDBPyConnection, spool: Path, clock: _native.Calibration, since_ticks: int = 0) -> None:
+    """Moves a spool's records into the staging table, but for those that had ended before `since_ticks`."""
+    reader = _native.SpoolReader(str(spool))
+    batch = _native.Batch()
+    while reader.next(clock, BATCH_ROWS, since_ticks, batch):
+        connection.register("batch", batch)
+        connection.execute("INSERT INTO record SELECT * FROM batch")
+        connection.unregister("batch")
+        batch.clear()
 
 
 def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
@@ -105,7 +112,9 @@ def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
     _memory(connection)
     _accesses(connection)
     _link_autograd(connection)
-    connection.execute("DROP VIEW known; DROP VIEW fact; DROP TABLE stack_row; DROP TABLE record; DROP TABLE record_name")
+    connection.execute(
+        "DROP VIEW known; DROP VIEW fact; DROP TABLE stack_row; DROP TABLE record; DROP TABLE record_name"
+    )
     connection.execute("DROP TABLE record_node")
 
 

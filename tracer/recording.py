@@ -182,6 +182,14 @@ class Recording:
         Raises OSError when the disk has no room even for a line.
         """
         self.discover()
+        self.take_readings()
+        for process in self.processes.values():
+            self._drain(process)
+        self._notice_ends()
+        return self.totals()
+
+    def take_readings(self) -> None:
+        """Reads the clocks, and what the processes take of their host, when it is time to."""
         now = time.monotonic()
         if now >= self._next_clock:
             self._next_clock = now + CLOCK_S
@@ -189,10 +197,6 @@ class Recording:
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_S
             self._sample_hosts()
-        for process in self.processes.values():
-            self._drain(process)
-        self._notice_ends()
-        return self.totals()
 
     def totals(self) -> Totals:
         """Sums over all processes, as of the last poll."""
@@ -226,11 +230,17 @@ class Recording:
         """What there is so far. Cheap; the caller may make a trace of it in another thread."""
         self.notes.clock()
         return Snapshot(
-            journal=self.notes.journal,
+            journal=self.notes.journal.as_of_now(),
             spool=self.spool_folder / SPOOL,
             processes=[view_of(process) for process in self.processes.values()],
             attach_failures=self._sessions.attach_failures(self.slot),
         )
+
+    def ns_of(self, ticks: int) -> int:
+        """A span of ticks, by the rate since the begin."""
+        first, now = self.notes.journal.clocks[0], _native.ClockSample.now()
+        elapsed_ticks = now.ticks - first.ticks
+        return ticks * (now.monotonic_ns - first.monotonic_ns) // elapsed_ticks if elapsed_ticks else 0
 
     def shed(self, process: TracedProcess, bits: int) -> None:
         """Takes back details from one process."""
@@ -286,7 +296,7 @@ class Recording:
             if process.number in self.notes.journal.gone:
                 continue
             if used := host_samples.usage(process.reader.pid):
-                self.notes.sample(process.number, HostSample(now, *used))
+                self.notes.sample(process.number, HostSample(now, *used, process.reader.spent_ticks()))
 
 
 def view_of(process: TracedProcess) -> ProcessView:

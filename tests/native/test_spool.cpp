@@ -183,7 +183,7 @@ TEST(who_goes_on_for_a_dead_collector_takes_exactly_the_rest) {
   {
     Spool spool(path);
     SpoolSink sink(spool, 0);
-    const auto reader = ProcessReader::resume(recording.process_path(), spool.taken(0));
+    const auto reader = ProcessReader::open(recording.process_path(), spool.taken(0));
     CHECK(reader->drain(sink) == 0);
     for (std::uint64_t i = 300; i < 350; ++i) {
       emit_numbered(i);
@@ -198,7 +198,7 @@ TEST(who_goes_on_for_a_dead_collector_takes_exactly_the_rest) {
   const std::uint64_t last_block = sizeof(SpoolBlock) + 50 * sizeof(Record);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - last_block + 1);
   Spool spool(path);
-  const auto reader = ProcessReader::resume(recording.process_path(), spool.taken(0));
+  const auto reader = ProcessReader::open(recording.process_path(), spool.taken(0));
   SpoolSink sink(spool, 0);
   CHECK(reader->drain(sink) == 0);
   const Account account = reader->account();
@@ -217,7 +217,7 @@ TEST(rings_that_a_dead_collector_removed_do_not_hide_later_ones) {
     CHECK(reader->forget_finished().size() == 1);
   }
   std::thread([] { emit_numbered(5); }).join();
-  const auto resumed = ProcessReader::resume(recording.process_path(), {});
+  const auto resumed = ProcessReader::open(recording.process_path(), {});
   Columns columns;
   CHECK(drain(*resumed, 0, now_calibration(), columns) == 1 && columns.arg0[0] == 5);
 }
@@ -238,7 +238,7 @@ TEST(collectors_that_are_killed_anywhere_neither_lose_nor_repeat) {
     std::mt19937 random(7);
     const auto collect = [&](bool forever) {
       Spool spool(path);
-      const auto reader = ProcessReader::resume(recording.process_path(), spool.taken(0));
+      const auto reader = ProcessReader::open(recording.process_path(), spool.taken(0));
       CHECK(reader != nullptr);
       SpoolSink sink(spool, 0);
       do {

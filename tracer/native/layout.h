@@ -36,14 +36,14 @@ inline constexpr std::uint64_t kRingMagic = 0x2e676e6972616c72;     // "rlaring.
 
 // What a session wants to know, as bits; the collector takes some of them back where they cost too much.
 enum Detail : std::uint32_t {
-  kOps = 1 << 0,         // operators and autograd's nodes
-  kSmallOps = 1 << 1,    // also those that take no longer than kSmallOpNs on average
-  kShapes = 1 << 2,      // shapes and types of an op's inputs
+  kOps = 1 << 0,          // operators and autograd's nodes
+  kSmallOps = 1 << 1,     // also those that take no longer than kSmallOpNs on average
+  kShapes = 1 << 2,       // shapes and types of an op's inputs
   kAccesses = 1 << 3,     // which blocks an op uses
-  kSiteStacks = 1 << 4,  // Python stacks of syncs, fallbacks, large allocations, memory that ran out
-  kOpStacks = 1 << 5,    // ... and of every op
-  kModules = 1 << 6,     // calls of torch.nn modules
-  kHostBlocks = 1 << 7,  // allocations of the host's memory through torch
+  kSiteStacks = 1 << 4,   // Python stacks of syncs, fallbacks, large allocations, memory that ran out
+  kOpStacks = 1 << 5,     // ... and of every op
+  kModules = 1 << 6,      // calls of torch.nn modules
+  kHostBlocks = 1 << 7,   // allocations of the host's memory through torch
   kPauses = 1 << 8,       // Python's garbage collections
   kAnnotations = 1 << 9,  // record_function and the like
 };
@@ -145,8 +145,8 @@ struct ProcessHeader {
   std::atomic<Alarm> alarm;               // ... and why, the last time
   std::atomic<std::uint32_t> shed;        // Detail bits that the collector took back; it alone writes this
   std::array<char, 4> reserved2;
-  std::array<char, 256> note;             // why ops are not recorded, when they are not
-  std::array<char, 2048> command;         // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
+  std::array<char, 256> note;      // why ops are not recorded, when they are not
+  std::array<char, 2048> command;  // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
 };
 static_assert(sizeof(ProcessHeader) <= kHeaderBytes);
 

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace ral::trace {
 
@@ -127,6 +130,7 @@ bool RingReader::read_counters() {
     return false;
   }
   shed_ = std::min(shed_, kMaxEvents);
+  spent_ticks_ = std::min(spent_ticks_, kMaxEvents);
   // Counters only grow, and no more can be unread than fits (unless it is overwritten); a file that says otherwise is
   // damaged, and is read no further.
   const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= straight_;
@@ -219,6 +223,12 @@ std::size_t RingReader::drain(RecordSink& sink, std::vector<Record>& scratch) {
   return tail_ - begin;
 }
 
+void RingReader::look() {
+  if (!finished_) {
+    read_counters();
+  }
+}
+
 void RingReader::finish() {
   finished_ = true;
   file_ = File();
@@ -231,13 +241,18 @@ RingAccount RingReader::account() const {
   const std::uint64_t missing = counters_.sequence - received_;
   // Damage may make more of what was dropped than is missing.
   const std::uint64_t kept = std::min(dropped, missing);
-  return {number_, tid_, thread_name_, finished_, spent_ticks_,
+  return {number_,
+          tid_,
+          thread_name_,
+          closed(),
+          finished_,
+          spent_ticks_,
           Account{counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u}};
 }
 
-std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, TakenRings taken, bool resumed) {
+std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, TakenRings taken) {
   std::unique_ptr<ProcessReader> reader(
-      new ProcessReader(folder, open_owned(folder + "/process", O_RDWR), std::move(taken), resumed));
+      new ProcessReader(folder, open_owned(folder + "/process", O_RDWR), std::move(taken)));
   if (!reader->file_ || !reader->refresh()) {
     return nullptr;
   }
@@ -265,24 +280,52 @@ void ProcessReader::shed(std::uint32_t details) const {
   (void)!::pwrite(file_.get(), &details, sizeof details, offsetof(ProcessHeader, shed));
 }
 
+// By what is in the folder, not by what the header counts: rings of threads that are gone are removed, and a damaged
+// header may count any number.
+void ProcessReader::open_new_rings() {
+  const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
+  if (made <= next_ring_) {
+    return;
+  }
+  std::vector<std::uint32_t> found;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, failed)) {
+    const std::string name = entry.path().filename().string();
+    unsigned number = 0;
+    int end = 0;
+    if (std::sscanf(name.c_str(), "ring-%u%n", &number, &end) == 1 && end == static_cast<int>(name.size()) &&
+        number >= next_ring_ && number < made) {
+      found.push_back(number);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  for (const std::uint32_t number : found) {
+    const auto known = taken_.find(number);
+    const Taken taken = known == taken_.end() ? Taken{} : known->second;
+    // One that is none is damaged, and left alone: a ring is whole before it is counted.
+    if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(number), number, taken); ring != nullptr) {
+      rings_.push_back(std::move(ring));
+    }
+  }
+  next_ring_ = made;
+}
+
 std::size_t ProcessReader::drain(RecordSink& sink) {
   refresh();
-  const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
-  for (; next_ring_ < made; ++next_ring_) {
-    const std::string path = folder_ + "/ring-" + std::to_string(next_ring_);
-    const auto found = taken_.find(next_ring_);
-    if (auto ring = RingReader::open(path, next_ring_, found == taken_.end() ? Taken{} : found->second)) {
-      rings_.push_back(std::move(ring));
-    } else if (!resumed_ && ::access(path.c_str(), F_OK) != 0) {
-      break;  // the header counts rings that are not there: do not look for all of them
-    }
-    // Else it is damaged, and left alone: a ring is whole before it is counted.
-  }
+  open_new_rings();
   std::size_t read = 0;
   for (const auto& ring : rings_) {
     read += ring->drain(sink, scratch_);
   }
   return read;
+}
+
+void ProcessReader::look() {
+  refresh();
+  open_new_rings();
+  for (const auto& ring : rings_) {
+    ring->look();
+  }
 }
 
 std::uint64_t ProcessReader::unrecorded() const {
@@ -299,6 +342,14 @@ Account ProcessReader::account() const {
   return sum;
 }
 
+std::uint64_t ProcessReader::spent_ticks() const {
+  std::uint64_t sum = forgotten_ticks_;
+  for (const auto& ring : rings_) {
+    sum += ring->account().spent_ticks;
+  }
+  return sum;
+}
+
 std::vector<RingAccount> ProcessReader::rings() const {
   std::vector<RingAccount> found;
   for (const auto& ring : rings_) {
@@ -309,10 +360,12 @@ std::vector<RingAccount> ProcessReader::rings() const {
 
 std::vector<RingAccount> ProcessReader::forget_finished() {
   std::vector<RingAccount> finished;
-  const auto kept = std::stable_partition(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->finished(); });
+  const auto kept =
+      std::stable_partition(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->finished(); });
   for (auto ring = kept; ring != rings_.end(); ++ring) {
     finished.push_back((*ring)->account());
     forgotten_.add(finished.back().account);
+    forgotten_ticks_ += finished.back().spent_ticks;
     (*ring)->remove_file();
   }
   rings_.erase(kept, rings_.end());

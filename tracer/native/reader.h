@@ -38,7 +38,8 @@ struct RingAccount {
   std::uint32_t ring;
   std::uint32_t tid;
   std::string thread_name;
-  bool finished;  // its thread is gone and all is read, or it is damaged: nothing more will come
+  bool closed;    // its thread is gone
+  bool finished;  // ... and all is read, or it is damaged: nothing more will come
   std::uint64_t spent_ticks;
   Account account;
 };
@@ -61,6 +62,10 @@ class RingReader {
   std::size_t drain(RecordSink& sink, std::vector<Record>& scratch);
   [[nodiscard]] RingAccount account() const;
   [[nodiscard]] bool finished() const noexcept { return finished_; }
+  // Its thread is gone; there may be something left to read.
+  [[nodiscard]] bool closed() const noexcept { return counters_.closed != 0; }
+  // Brings the account up to date without taking anything.
+  void look();
   // Nothing more will come.
   void finish();
   // The shared memory of a thread that is gone can be given back.
@@ -105,11 +110,11 @@ class RingReader {
 
 // Names and stacks of a process, as its table says them.
 struct NameList {
-  std::vector<std::pair<std::uint32_t, std::string>> names;      // (id, text)
-  std::vector<std::array<std::uint32_t, 3>> stacks;              // (id, caller, frame) of every node
-  std::uint64_t refused = 0;                                     // names that found no room,
-  std::uint64_t cut = 0;                                         // were too long,
-  std::uint64_t refused_stacks = 0;                              // nodes that found no room
+  std::vector<std::pair<std::uint32_t, std::string>> names;  // (id, text)
+  std::vector<std::array<std::uint32_t, 3>> stacks;          // (id, caller, frame) of every node
+  std::uint64_t refused = 0;                                 // names that found no room,
+  std::uint64_t cut = 0;                                     // were too long,
+  std::uint64_t refused_stacks = 0;                          // nodes that found no room
 
   // Of a file that is no such table: nothing.
   static NameList read(const std::string& path);
@@ -118,17 +123,18 @@ struct NameList {
 class ProcessReader {
  public:
   // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
-  static std::unique_ptr<ProcessReader> open(const std::string& folder) { return open(folder, {}, false); }
-  // Goes on for a collector that died, where what it had already ends.
-  static std::unique_ptr<ProcessReader> resume(const std::string& folder, TakenRings taken) {
-    return open(folder, std::move(taken), true);
-  }
+  // `taken` is what a collector that died had already.
+  static std::unique_ptr<ProcessReader> open(const std::string& folder, TakenRings taken = {});
 
   std::size_t drain(RecordSink& sink);
+  // Brings the accounts of all rings up to date without taking anything.
+  void look();
   // The sum of all rings, those that are forgotten included, and of what threads without a ring missed.
   [[nodiscard]] Account account() const;
   [[nodiscard]] std::vector<RingAccount> rings() const;
   [[nodiscard]] std::uint64_t unrecorded() const;
+  // What recording took on all threads, those that are gone included.
+  [[nodiscard]] std::uint64_t spent_ticks() const;
   // Takes the finished rings out of rings(), and gives their memory back.
   std::vector<RingAccount> forget_finished();
   // Its process is gone: after this drain nothing more will come from any ring.
@@ -143,18 +149,18 @@ class ProcessReader {
   }
 
  private:
-  static std::unique_ptr<ProcessReader> open(const std::string& folder, TakenRings taken, bool resumed);
-  ProcessReader(std::string folder, File file, TakenRings taken, bool resumed)
-      : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)), resumed_(resumed) {}
+  ProcessReader(std::string folder, File file, TakenRings taken)
+      : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
   bool refresh();
+  void open_new_rings();
 
   std::string folder_;
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
   TakenRings taken_;
-  bool resumed_;  // rings whose threads were gone have been removed
   std::vector<std::unique_ptr<RingReader>> rings_;
   Account forgotten_;
+  std::uint64_t forgotten_ticks_ = 0;
   std::vector<Record> scratch_;
   std::uint32_t next_ring_ = 0;
 };

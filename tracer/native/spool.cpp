@@ -51,8 +51,14 @@ Spool::Spool(std::string path) {
 }
 
 bool Spool::append(std::int32_t process, const Drained& from, const Record* records, std::size_t count) {
-  SpoolBlock block{kSpoolMagic, process,    from.ring, from.tid,
-                   static_cast<std::uint32_t>(count),  from.first, from.read, ticks(detect_clock_source())};
+  SpoolBlock block{kSpoolMagic,
+                   process,
+                   from.ring,
+                   from.tid,
+                   static_cast<std::uint32_t>(count),
+                   from.first,
+                   from.read,
+                   ticks(detect_clock_source())};
   const std::size_t bytes = sizeof block + count * sizeof(Record);
   std::array<iovec, 2> parts{{{&block, sizeof block}, {const_cast<Record*>(records), count * sizeof(Record)}}};
   ssize_t written = 0;

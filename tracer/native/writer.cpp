@@ -514,8 +514,8 @@ void Writer::attach(std::size_t slot, const Wanted& wanted) {
   {
     const std::lock_guard lock(registry_mutex_);
     // Also after a failure, so that it is not tried again at every wake-up.
-    attachments_[slot] = Attachment{wanted.session, folder,         wanted.ring_records, wanted.on_full,
-                                    wanted.details, header, RingWriter{}};
+    attachments_[slot] =
+        Attachment{wanted.session, folder, wanted.ring_records, wanted.on_full, wanted.details, header, RingWriter{}};
     if (header != nullptr) {
       attachments_[slot].spare = make_ring(attachments_[slot], 0);
     }

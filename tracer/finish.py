@@ -1,0 +1,39 @@
+"""Writes a recording in the format that the output's ending names."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from ral_trace.tracer import exporters
+from ral_trace.tracer.assemble import assemble
+from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.outputs import output_file
+from ral_trace.tracer.reading import open_trace
+from ral_trace.tracer.recording import Snapshot
+
+TRACE_ENDING = ".duckdb"
+
+
+def check_output(output: Path) -> None:
+    """Raises RalTraceError where nothing can be written under that name."""
+    if output.suffix == TRACE_ENDING:
+        output_file(output)
+    else:
+        exporters.checked_output(output)
+    folder = output.resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise RalTraceError(f"{folder}: cannot be written; choose another place with --output")
+
+
+def write_snapshot(
+    snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: dict[str, object] | None = None
+) -> int:
+    """Writes what a recording holds. Returns how many events. Raises RalTraceError."""
+    if output.suffix == TRACE_ENDING:
+        return assemble(snapshot, output_file(output), since_ticks=since_ticks, facts=facts)
+    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
+        path = Path(folder) / f"recorded{TRACE_ENDING}"
+        events = assemble(snapshot, path, since_ticks=since_ticks, facts=facts)
+        with open_trace(path) as trace:
+            exporters.export(trace, output)
+    return events
