@@ -3,11 +3,9 @@ event, or in the ledger as missing.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -381,9 +379,5 @@ def test_nothing_of_these_stays(tmp_path: Path, counts: Counts) -> None:
     """The recording of a program that was killed gives back all its memory."""
     done = ral_trace("-o", "killed.duckdb", "--", *light(DEATHS["killed"]), cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 128 + signal.SIGKILL
-    begun = time.monotonic()
-    assert ral_trace("-o", "next.duckdb", "--", *light("work(9, 1)"), cwd=tmp_path).returncode == 0
-    assert time.monotonic() - begun < 60
     assert [path.name for path in Path(os.environ["RAL_TRACE_DIR"]).iterdir()] == ["page"]
     assert not list(tmp_path.glob("ral-trace-*/"))
-    assert shutil.which("ral-trace") is None or counts.slot(9)[1] == 1
