@@ -52,9 +52,16 @@ class Session:
         self.sessions = _native.Sessions()
         (root / "session-1").mkdir(0o700)
         self.folder = root / "session-1"
-        self.slot = self.sessions.begin(session=1, target_pid=0, ring_records=RING_RECORDS, folder="session-1")
-        self.first = _native.ClockSample.now()
-        self.batch = _native.Batch()
+        self.slot = self.sessions.begin(
+            session=1,
+            target_pid=0,
+            ring_records=RING_RECORDS,
+            folder="session-1",
+            details=_native.DETAILS["ANNOTATIONS"],
+            overwrite=False,
+        )
+        self.clocks = [_native.ClockSample.now()]
+        self.spool = _native.Spool(str(root / "spool"))
         self.readers: list[_native.ProcessReader] = []
 
     def poll(self) -> None:
@@ -62,9 +69,17 @@ class Session:
         for folder in self.folder.glob("*-*"):
             if int(folder.name.partition("-")[0]) not in known and (found := _native.ProcessReader.open(str(folder))):
                 self.readers.append(found)
-        clock = _native.Calibration(self.first, _native.ClockSample.now())
         for number, reader in enumerate(self.readers):
-            reader.drain(number, clock, self.batch)
+            assert reader.drain(number, self.spool)
+
+    def batch(self) -> _native.Batch:
+        """All rows so far."""
+        batch = _native.Batch()
+        clock = _native.Calibration([*self.clocks, _native.ClockSample.now()])
+        reader = _native.SpoolReader(str(self.folder.parent / "spool"))
+        while reader.next(clock, 1 << 30, 0, batch):
+            pass
+        return batch
 
     def account(self) -> _native.Account:
         (reader,) = self.readers
@@ -75,10 +90,11 @@ class Session:
     def received(self) -> dict[str, int]:
         """How many records of each name DuckDB got."""
         (reader,) = self.readers
-        names = dict(reader.names()[0])
+        names = dict(_native.NameList.read(str(next(self.folder.glob("*-*/names")))).names)
         with TraceBuilder(self.folder / "unused.duckdb") as builder:
             live.prepare(builder.connection)
-            live.append(builder.connection, self.batch)
+            clock = _native.Calibration([*self.clocks, _native.ClockSample.now()])
+            live.load(builder.connection, self.folder.parent / "spool", clock)
             counted = builder.connection.execute("SELECT name, count(*) FROM record GROUP BY ALL").fetchall()
         return {names[name]: count for name, count in counted}
 
@@ -187,7 +203,7 @@ def test_the_arrow_stream_gives_exact_rows_as_often_as_it_is_asked(root: Path, t
     with start(1, 100, tmp_path / "page") as program:
         program.wait()
     session.poll()
-    batch = session.batch
+    batch = session.batch()
     assert len(batch) == 100
     with duckdb.connect() as connection:
         connection.register("batch", batch)
@@ -215,11 +231,12 @@ def test_a_stream_outlives_its_batch(root: Path, tmp_path: Path) -> None:
     with start(1, 10, tmp_path / "page") as program:
         program.wait()
     session.poll()
-    stream = session.batch.__arrow_c_stream__()
-    session.batch.clear()
+    batch = session.batch()
+    stream = batch.__arrow_c_stream__()
+    batch.clear()
     del stream  # released without having been read
     relation = duckdb.connect()
-    relation.register("batch", session.batch)
+    relation.register("batch", batch)
     assert relation.execute("FROM batch").fetchall() == []
 
 
