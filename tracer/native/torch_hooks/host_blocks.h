@@ -1,0 +1,12 @@
+// Allocations of the host's memory through torch's CPU allocator.
+#pragma once
+
+#include "writer.h"
+
+namespace ral::trace {
+
+// Puts ourselves before torch's CPU allocator, or takes us away again. Blocks that came through us are given back
+// correctly ever after. Under the caller's lock; other threads may allocate meanwhile.
+void watch_host_blocks(const WriterApi& api, bool wanted);
+
+}  // namespace ral::trace
