@@ -1,6 +1,8 @@
 """What is recorded of any PyTorch program, against what the program itself counts, or torch.profiler says."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +293,159 @@ def test_a_fork_goes_on(tmp_path: Path) -> None:
             "SELECT process, count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::neg' GROUP BY process"
         )
         assert sorted(row["n"] for row in rows) == [3, 7]
+
+
+# --- what is left out, and what recording takes ---
+
+WITHOUT_SMALL_OPS = """
+import ral_trace.tracer.cli as cli
+cli.DEFAULT_DETAILS = tuple(name for name in cli.DEFAULT_DETAILS if name != "SMALL_OPS")
+cli.main()
+"""
+
+SMALL_AND_LARGE = """
+import json, sys, torch
+torch.set_num_threads(1)
+x, large = torch.ones(4), torch.ones(700, 700)
+for _ in range(20000): x.neg_()
+for _ in range(40): large.exp_()
+for _ in range(30): torch.neg(x)
+"""
+
+
+def test_small_ops_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Where they are not wanted: what is recorded and what is counted is together what the program did."""
+    program = python(SMALL_AND_LARGE)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SMALL_OPS, "-o", "run.duckdb", "--", *program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert "0 dropped, 0 lost" in done.stderr
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        counts = {
+            row["name"]: row["n"]
+            for row in trace.rows("SELECT name, count(*) AS n FROM event WHERE kind = 'op' GROUP BY name")
+        }
+        # Half a million exponentials are no small op.
+        assert counts["aten::exp_"] == 40
+        # Until a name is known to be small, its ops are recorded.
+        assert 4 <= counts["aten::neg_"] < 20000
+        shed = trace.rows("SELECT sum(shed) AS n FROM ledger")[0]["n"]
+        # ones: empty, fill_; each once a tensor. The others have none beneath them.
+        others = 2 * 3
+        assert shed + sum(counts.values()) == 20000 + 40 + 30 + others
+        # A block is named after the op that made it, recorded or not.
+        assert len(trace.rows("FROM allocation WHERE op = 'aten::neg'")) == 30
+
+
+IN_PROCESS = """
+import json, os, sys, tempfile, threading, torch
+from pathlib import Path
+from ral_trace.tracer import _native, watch
+torch.set_num_threads(1)
+watch.start()
+sessions, bits = _native.Sessions(), _native.DETAILS
+everything = sum(bits.values())
+os.mkdir(Path(sessions.folder) / "session", 0o700)
+slot = sessions.begin(session=1, target_pid=os.getpid(), ring_records=1 << 12, folder="session", details=everything,
+                      overwrite=True)
+_native.sync()
+place = next(entry.path for entry in os.scandir(Path(sessions.folder) / "session") if entry.is_dir())
+reader = _native.ProcessReader.open(place)
+def want(*names):
+    reader.shed(everything & ~sum(bits[name] for name in names))
+    _native.sync()
+spool = _native.Spool(str(Path(sessions.folder) / "spool"))
+def written():
+    reader.drain(0, spool)
+    return sum(ring.account.written for ring in reader.rings())
+x = torch.ones(3)
+OPS = ("OPS", "SMALL_OPS")
+"""
+"""A program that says itself what is recorded of it, at any moment, and can ask how many records it wrote."""
+
+CHANGING = """
+stop = False
+def busy():
+    while not stop:
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+threads = [threading.Thread(target=busy) for _ in range(4)]
+for thread in threads: thread.start()
+sets = [(), OPS, ("OPS",), (*OPS, "SHAPES"), (*OPS, "ACCESSES", "HOST_BLOCKS"), ("HOST_BLOCKS",), (*OPS, "OP_STACKS")]
+for i in range(300):
+    want(*sets[i % len(sets)])
+stop = True
+for thread in threads: thread.join()
+want(*OPS)
+def count():
+    before = written()
+    for _ in range(100): torch.neg(x)
+    counted.append(written() - before)
+counted = []
+count()
+threads = [threading.Thread(target=count) for _ in range(1)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+before = written()
+want()
+torch.neg(x)
+counted.append(written() - before)
+json.dump(counted, open(sys.argv[1], "w"))
+"""
+
+IN_THE_MIDDLE = """
+library = torch.library.Library("odd", "DEF")
+library.define("call(Tensor x) -> Tensor")
+library.impl("call", lambda x: (inside(), x.clone())[1], "CPU")
+counted = []
+def around():
+    before = written()
+    torch.ops.odd.call(x)
+    torch.neg(x)
+    counted.append(written() - before)
+def inside():
+    want(*OPS)
+    torch.neg(x)
+want(); around()               # begins in the middle of a call: neg, clone, what clone calls, and neg after it
+def inside():
+    want()
+    torch.neg(x)
+want(*OPS); around()           # ends in the middle of a call, which is recorded to its end
+def inside():
+    raise ValueError
+want(*OPS)
+before = written()
+for _ in range(1000):
+    try:
+        torch.ops.odd.call(x)
+    except ValueError:
+        pass
+counted.append(written() - before)
+def inside():
+    want(*OPS, "SHAPES", "ACCESSES")
+want(*OPS)
+before = written()
+torch.ops.odd.call(x)
+want()
+json.dump(counted, open(sys.argv[1], "w"))
+"""
+
+
+def in_process(tmp_path: Path, source: str) -> Any:
+    subprocess.run([*python(IN_PROCESS + source, tmp_path / "said.json")], check=True, timeout=300)
+    return said(tmp_path)
+
+
+def test_what_is_wanted_changes_under_busy_threads(tmp_path: Path) -> None:
+    """Three hundred times, while four threads run ops; after that, an op is one record again, and none when unwanted."""
+    assert in_process(tmp_path, CHANGING) == [100, 100, 0]
+
+
+def test_a_recording_begins_and_ends_in_the_middle_of_an_op(tmp_path: Path) -> None:
+    clone = 3  # clone, empty_like, empty_strided ... of three elements
+    began, ended, failed = in_process(tmp_path, IN_THE_MIDDLE)
+    assert (began, ended, failed) == (1 + clone + 1, 1, 1000)

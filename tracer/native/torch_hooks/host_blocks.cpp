@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <limits>
 #include <new>
@@ -15,6 +16,9 @@ namespace {
 const WriterApi* g_api = nullptr;
 // torch's own deleter: the block's context is its address, as raw_deleter() promises.
 c10::DeleterFnPtr g_give_back = nullptr;
+
+// Frees are recorded for as long as a recording goes on that was told of allocations: it would take the blocks for held.
+std::atomic<bool> g_frees{false};
 
 void emit_block(Kind kind, void* address, std::size_t bytes) {
   Record record = make_record(kind, 0, kHostMemory);
@@ -32,7 +36,7 @@ void emit_block(Kind kind, void* address, std::size_t bytes) {
 
 void free_block(void* block) {
   // Before it is gone: after that, another thread may be given the same address.
-  if (block != nullptr && wants(*g_api, kHostBlocks)) {
+  if (block != nullptr && g_frees.load(std::memory_order_relaxed)) {
     emit_block(Kind::kFree, block, 0);
   }
   g_give_back(block);
@@ -45,8 +49,9 @@ class WatchedAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr block = inner_.allocate(bytes);
-    const bool ours = block.compare_exchange_deleter(g_give_back, &free_block);
-    if (ours && block.get() != nullptr && wants(*g_api, kHostBlocks)) {
+    // A block of which nobody is told keeps torch's deleter. Either gives it back.
+    if (block.get() != nullptr && wants(*g_api, kHostBlocks) &&
+        block.compare_exchange_deleter(g_give_back, &free_block)) {
       emit_block(Kind::kAlloc, block.get(), bytes);
     }
     return block;
@@ -79,9 +84,12 @@ bool put_in_place(c10::Allocator& allocator) {
 
 }  // namespace
 
-void watch_host_blocks(const WriterApi& api, bool wanted) {
+void watch_host_blocks(const WriterApi& api, std::uint32_t details) {
   c10::Allocator* now = c10::GetCPUAllocator();
-  if (!wanted) {
+  if ((details & kHostBlocks) == 0) {
+    if (details == 0) {
+      g_frees = false;
+    }
     // Where somebody else has put themselves before us, we stay, and only pass on.
     if (g_watched != nullptr && now == g_watched) {
       put_in_place(g_watched->inner());
@@ -96,6 +104,7 @@ void watch_host_blocks(const WriterApi& api, bool wanted) {
     g_watched = ::new (place.data()) WatchedAllocator(*now);
   }
   // Another allocator than the one that we know how to give back to is left alone.
+  g_frees = g_watched != nullptr;
   if (g_watched != nullptr && now == &g_watched->inner()) {
     put_in_place(*g_watched);
   }

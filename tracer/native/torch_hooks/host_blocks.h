@@ -5,8 +5,9 @@
 
 namespace ral::trace {
 
-// Puts ourselves before torch's CPU allocator, or takes us away again. Blocks that came through us are given back
-// correctly ever after. Under the caller's lock; other threads may allocate meanwhile.
-void watch_host_blocks(const WriterApi& api, bool wanted);
+// Puts ourselves before torch's CPU allocator where kHostBlocks is wanted, and takes us away again where it is not.
+// Blocks that came through us are given back correctly ever after. Under the caller's lock; other threads may allocate
+// meanwhile.
+void watch_host_blocks(const WriterApi& api, std::uint32_t details);
 
 }  // namespace ral::trace

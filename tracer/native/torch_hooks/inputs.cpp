@@ -4,6 +4,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
+#include <array>
 #include <string>
 
 namespace ral::trace {
@@ -33,33 +34,45 @@ c10::IntArrayRef sizes_of(const c10::TensorImpl& tensor) {
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   const unsigned __int128 product = static_cast<unsigned __int128>(hash ^ value) * 0x9fb21c651e98df25u;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64) ^ (value << 1);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-std::uint64_t mixed(std::uint64_t hash, const c10::TensorImpl& tensor) {
+// Each size times a number of its own, so that nothing waits for the product before it.
+std::uint64_t hash_of(const c10::TensorImpl& tensor) {
+  constexpr std::array<std::uint64_t, 4> kFactors = {0xd6e8feb86659fd93u, 0xa0761d6478bd642fu, 0xe7037ed1a0b428dbu,
+                                                     0x8ebc6af09c88c6e3u};
   const c10::IntArrayRef sizes = sizes_of(tensor);
   const auto dtype = static_cast<std::uint64_t>(c10::typeMetaToScalarType(tensor.dtype()));
-  hash = mixed(hash, static_cast<std::uint64_t>(Sort::kTensor) | dtype << 8 | sizes.size() << 16);
-  for (const std::int64_t size : sizes) {
-    hash = mixed(hash, static_cast<std::uint64_t>(size));
+  std::uint64_t hash = static_cast<std::uint64_t>(Sort::kTensor) | dtype << 8 | sizes.size() << 16;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    hash += static_cast<std::uint64_t>(sizes[i]) * kFactors[i % kFactors.size()];
+    if (i % kFactors.size() == kFactors.size() - 1) {
+      hash = mixed(hash, i);
+    }
   }
   return hash;
 }
 
-std::uint64_t mixed(std::uint64_t hash, const c10::IValue& value) {
-  const Sort sort = sort_of(value);
-  if (sort == Sort::kTensor) {
-    return mixed(hash, *value.toTensor().unsafeGetTensorImpl());
-  }
-  if (sort != Sort::kTensors) {
-    return mixed(hash, static_cast<std::uint64_t>(sort));
-  }
-  const c10::ArrayRef<c10::IValue> items = value.toListRef();
-  hash = mixed(hash, static_cast<std::uint64_t>(sort) | items.size() << 8);
-  for (const c10::IValue& item : items) {
-    hash = mixed(hash, item);
+std::uint64_t hash_of(const c10::IValue& value);
+
+template <typename Values>
+std::uint64_t hash_of_all(const Values& values) {
+  std::uint64_t hash = values.size();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    hash += mixed(hash_of(values[i]), (i + 1) * 0x9e3779b97f4a7c15u);
   }
   return hash;
+}
+
+std::uint64_t hash_of(const c10::IValue& value) {
+  switch (const Sort sort = sort_of(value); sort) {
+    case Sort::kTensor:
+      return hash_of(*value.toTensor().unsafeGetTensorImpl());
+    case Sort::kTensors:
+      return mixed(static_cast<std::uint64_t>(sort), hash_of_all(value.toListRef()));
+    default:
+      return static_cast<std::uint64_t>(sort);
+  }
 }
 
 // One input's part of each list.
@@ -178,10 +191,7 @@ void emit_access(const WriterApi& api, const c10::IValue& value, std::uint64_t m
 }  // namespace
 
 std::uint32_t ShapeTexts::of(c10::ArrayRef<const c10::IValue> inputs) {
-  std::uint64_t key = mixed(0x2545f4914f6cdd1du, inputs.size());
-  for (const c10::IValue& input : inputs) {
-    key = mixed(key, input);
-  }
+  const std::uint64_t key = mixed(hash_of_all(inputs), 0x2545f4914f6cdd1du);
   Entry& entry = cache_[key % cache_.size()];
   if (entry.key != key || entry.id == 0) {
     const std::string text = text_of(inputs);

@@ -102,14 +102,14 @@ constexpr std::size_t kMaxDepth = 512;
 struct ThreadOps {
   ThreadOps() : view(g_api->thread_view()), names(*g_api) {}
 
-  std::size_t depth = 0;
+  OpenOp* top = &open.front();  // what is innermost; the first of all is none
   ThreadView* view;
   std::uint32_t until_sample = kSampleEvery;
   std::uint32_t stack = 0;     // of the outermost op
   std::uint64_t too_deep = 0;  // ops that found no room below
   std::uint64_t small_ticks = 0;
   OpNames names;
-  std::array<OpenOp, kMaxDepth> open;
+  std::array<OpenOp, kMaxDepth + 1> open{};
   // Made where they are needed.
   std::unique_ptr<ShapeTexts> shapes;
   std::unique_ptr<MeanDurations> durations;
@@ -161,7 +161,7 @@ void look_closer(ThreadOps& ops, OpenOp& op, const OpName& name, const at::Recor
   }
   if ((details & kOpStacks) != 0) {
     // What an op calls has the same lines of Python above it.
-    ops.stack = ops.depth == 1 ? g_api->python_stack() : ops.stack;
+    ops.stack = ops.top == &ops.open[1] ? g_api->python_stack() : ops.stack;
     op.stack = ops.stack;
   }
   if ((details & kShapes) != 0) {
@@ -201,15 +201,16 @@ std::uint64_t autograd_key_of(const at::RecordFunction& function, bool backward)
 
 // An op is not on top if it was not opened (ignored, too deep), or if one that is cannot have ended on this thread.
 __attribute__((noinline, cold)) bool close_those_above(ThreadOps& ops, const at::RecordFunction& function) {
-  std::size_t depth = ops.depth;
-  while (depth > 0 && ops.open[depth - 1].function != &function) {
-    --depth;
+  OpenOp* none = &ops.open.front();
+  OpenOp* op = ops.top;
+  while (op != none && op->function != &function) {
+    --op;
   }
-  if (depth == 0) {
+  if (op == none) {
     return false;
   }
-  for (; ops.depth > depth; --ops.depth) {
-    if (ops.open[ops.depth - 1].is_visible) {
+  for (; ops.top != op; --ops.top) {
+    if (ops.top->is_visible) {
       ops.view->visible_op = 0;
     }
   }
@@ -230,11 +231,11 @@ std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function
   if (__builtin_expect(name.ignored, 0)) {
     return nullptr;
   }
-  if (__builtin_expect(ops.depth == kMaxDepth, 0)) {
+  if (__builtin_expect(ops.top == &ops.open.back(), 0)) {
     ++ops.too_deep;
     return nullptr;
   }
-  OpenOp& op = ops.open[ops.depth++];
+  OpenOp& op = *++ops.top;
   op.function = &function;
   op.entered_ticks = entered_ticks;
   op.name = name.id;
@@ -242,7 +243,6 @@ std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function
   if (op.is_visible) {
     ops.view->visible_op = name.id;
   }
-  ops.view->op_depth = static_cast<std::uint32_t>(ops.depth);
   if constexpr (kCloser) {
     look_closer(ops, op, name, function);
     if (op.is_skipped && entered_ticks == 0) {
@@ -256,11 +256,10 @@ std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function
 template <bool kCloser>
 void end_op(const at::RecordFunction& function, at::ObserverContext* /*none*/) {
   ThreadOps& ops = thread_ops();
-  const bool on_top = ops.depth > 0 && ops.open[ops.depth - 1].function == &function;
-  if (__builtin_expect(!on_top, 0) && !close_those_above(ops, function)) {
+  if (__builtin_expect(ops.top->function != &function, 0) && !close_those_above(ops, function)) {
     return;
   }
-  const OpenOp& op = ops.open[ops.depth - 1];
+  const OpenOp& op = *ops.top;
   Record record = make_record(Kind::kOp, op.name);
   bool is_left_out = false;
   if constexpr (kCloser) {
@@ -281,11 +280,10 @@ void end_op(const at::RecordFunction& function, at::ObserverContext* /*none*/) {
   } else {
     record.end_ticks = ticks(g_api->clock);
   }
-  --ops.depth;
+  --ops.top;
   if (op.is_visible) {
     ops.view->visible_op = 0;
   }
-  ops.view->op_depth = static_cast<std::uint32_t>(ops.depth);
   if (kCloser && is_left_out) {
     g_api->count_shed();
   } else {
@@ -298,7 +296,7 @@ void end_op(const at::RecordFunction& function, at::ObserverContext* /*none*/) {
   if (__builtin_expect(op.entered_ticks != 0, 0)) {
     add_spent(op, record.end_ticks);
   }
-  if (__builtin_expect(ops.too_deep != 0, 0) && ops.depth == 0) {
+  if (__builtin_expect(ops.too_deep != 0, 0) && ops.top == &ops.open.front()) {
     tell_of_too_deep(ops);
   }
 }
@@ -366,7 +364,7 @@ void on_details(std::uint32_t details, void* /*context*/) {
     callback.scopes({at::RecordScope::USER_SCOPE});
     replace(registered.annotations, wanted, callback);
   }
-  watch_host_blocks(*g_api, (details & kHostBlocks) != 0);
+  watch_host_blocks(*g_api, details);
 }
 
 }  // namespace
