@@ -48,7 +48,9 @@ class RecordOptions:
     details: int = details(*DEFAULT_DETAILS)
     overwrite: bool = False
     leash: bool = False
-    """End when stdin speaks or closes, and say "ready" on stdout: the collector of a program that records itself."""
+    """End when stdin speaks or closes, and say "ready" and the session's folder on stdout: the collector of a program
+    that records itself.
+    """
 
 
 def default_output() -> Path:
@@ -152,7 +154,7 @@ class _Run:
 
     def _start(self) -> None:
         if self.options.leash:
-            sys.stdout.write("ready\n")
+            sys.stdout.write(f"ready {self.recording.folder}\n")
             sys.stdout.flush()
         if not self.options.command:
             return
