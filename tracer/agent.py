@@ -37,7 +37,6 @@ def forked() -> None:
     """In a forked child: the hooks of its parent are in, and its own recordings may be others."""
     global _applying
     _applying = threading.RLock()  # a thread that is not here may have held it
-    _open.calls = []
     _native.forked()
     apply()
 
@@ -118,36 +117,37 @@ class _Open(threading.local):
         self.calls: list[_Call] = []
 
 
-_open = _Open()
-_outside = _Known("", None)
-"""Where outermost modules are called from."""
-
-
 def _module_callbacks(is_compiling: Callable[[], bool]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The hooks before and after every forward. What is compiled has no modules any more, so nothing is put into it."""
+    """The hooks before and after every forward. What is compiled has no modules any more, so nothing is put into it.
+
+    What they know goes with them: a call that they do not see the end of keeps no module alive.
+    """
+    opened, outside = _Open(), _Known("", None)
 
     def enter(module: Any, arguments: Any) -> None:
         if is_compiling():
             return
-        calls = _open.calls
+        calls = opened.calls
         if calls and any(call.module is module for call in calls):
             _forget_interrupted(calls, sys._getframe(1))
-        caller = calls[-1].known if calls else _outside
+        caller = calls[-1].known if calls else outside
         calls.append(_Call(module, caller.of(module) or _name(module, calls, caller)))
 
     def leave(module: Any, arguments: Any, result: Any) -> None:
         if is_compiling():
             return
-        calls = _open.calls
-        # Above it: calls that ended by an exception of which torch tells no hook (Ctrl-C). Of what began before the
-        # hooks were in there is nothing.
-        while calls and any(call.module is module for call in calls):
-            call = calls.pop()
-            _native.end_module(call.known.name, call.known.class_name, call.start_ticks)
-            if call.module is module:
-                break
+        calls = opened.calls
+        if not calls or (calls[-1].module is not module and not any(call.module is module for call in calls)):
+            return  # it began before the hooks were in
+        while (call := calls.pop()).module is not module:
+            _end(call)  # by an exception of which torch tells no hook (Ctrl-C)
+        _end(call)
 
     return enter, leave
+
+
+def _end(call: _Call) -> None:
+    _native.end_module(call.known.name, call.known.class_name, call.start_ticks)
 
 
 def _name(module: Any, calls: list[_Call], caller: _Known) -> _Known:
@@ -169,7 +169,7 @@ def _forget_interrupted(calls: list[_Call], frame: FrameType) -> None:
     """A module that seems to run already either calls itself, or was interrupted by an exception of which torch tells
     no hook. What really runs is on the stack: torch's frames, whose `self` is the module.
     """
-    running = []
+    running: list[int] = []
     above = frame.f_back
     while above is not None:
         if above.f_code is frame.f_code:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -82,9 +82,9 @@ def _traced_function(function: Callable[P, R], name: str) -> Callable[P, R]:
     return call
 
 
-def _traced_coroutine(function: Callable[P, Awaitable[R]], name: str) -> Callable[P, Awaitable[R]]:
+def _traced_coroutine(function: Callable[P, Coroutine[Any, Any, Any]], name: str) -> Callable[P, Awaitable[Any]]:
     @functools.wraps(function)
-    async def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+    async def call(*arguments: P.args, **keywords: P.kwargs) -> Any:
         if not _native.annotating():
             return await function(*arguments, **keywords)
         with _Life(name):
@@ -93,9 +93,11 @@ def _traced_coroutine(function: Callable[P, Awaitable[R]], name: str) -> Callabl
     return call
 
 
-def _traced_generator(function: Callable[P, Generator[Any, Any, R]], name: str) -> Callable[P, Generator[Any, Any, R]]:
+def _traced_generator(
+    function: Callable[P, Generator[Any, Any, Any]], name: str
+) -> Callable[P, Generator[Any, Any, Any]]:
     @functools.wraps(function)
-    def call(*arguments: P.args, **keywords: P.kwargs) -> Generator[Any, Any, R]:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> Generator[Any, Any, Any]:
         if not _native.annotating():
             return (yield from function(*arguments, **keywords))
         with _Life(name):
