@@ -42,6 +42,8 @@ class RingRow:
     shed: int
     damaged: int = 0
     facts: int = 0
+    number: int | None = None
+    """Of the ring in its process."""
 
     @classmethod
     def of(cls, ring: _native.RingAccount) -> Self:
@@ -56,6 +58,7 @@ class RingRow:
             account.shed,
             account.damaged_rings,
             account.facts,
+            ring.ring,
         )
 
 

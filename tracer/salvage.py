@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ral_trace.tracer import _native, journal
@@ -32,7 +32,7 @@ def stale_sessions(sessions: _native.Sessions) -> list[Path]:
         if session.collector_alive:
             alive.add(session.folder)
         else:
-            sessions.release(session.slot)
+            sessions.release_dead(session.slot)
     return [folder for folder in sorted(Path(sessions.folder).glob("session-*")) if folder.name not in alive]
 
 
@@ -90,7 +90,7 @@ def _read_journal(path: Path) -> journal.Journal | None:
 def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[ProcessView]:
     """Goes on where the collector stopped. Processes that it never saw are there, too."""
     assert left.spool_folder is not None
-    unseen = [entry.name for entry in sorted(left.folder.iterdir()) if entry.is_dir()]
+    unseen = [entry.name for entry in sorted(left.folder.iterdir()) if entry.is_dir() and not entry.is_symlink()]
     found.processes += [name for name in unseen if name not in found.processes]
     views = []
     for number, name in enumerate(found.processes):
@@ -103,5 +103,11 @@ def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[Pro
         process = TracedProcess(number, reader, names)
         if not process.alive() and number not in found.gone:
             found.gone[number] = _native.ClockSample.now().ticks
-        views.append(view_of(process))
+        views.append(_without(found.rings[number], view_of(process)))
     return views
+
+
+def _without(accounted: list[journal.RingRow], view: ProcessView) -> ProcessView:
+    """Between noting a ring's last account and removing the ring, the collector may have died."""
+    known = {row.number for row in accounted}
+    return replace(view, rings=[row for row in view.rings if row.number not in known])

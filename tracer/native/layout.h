@@ -72,8 +72,8 @@ enum class OnFull : std::uint32_t { kDrop = 0, kOverwrite = 1 };
 enum class SlotState : std::uint32_t { kFree = 0, kClaimed = 1, kRecording = 2, kEnding = 3 };
 
 struct SessionSlot {
-  std::atomic<SlotState> state;
-  std::atomic<std::uint32_t> attach_failures;  // processes that could not make their files
+  SlotState state;
+  std::uint32_t attach_failures;  // processes that could not make their files
   std::uint64_t session;
   std::int32_t collector_pid;
   std::int32_t target_pid;          // 0: every process of the user; else this one and its children
@@ -86,11 +86,12 @@ struct SessionSlot {
 };
 static_assert(sizeof(SessionSlot) == 128);
 
+// Read and written by system calls only (rendezvous.h).
 struct Page {
   std::uint64_t magic;
   std::uint32_t version;
-  std::atomic<std::uint32_t> generation;  // traced processes wait on it; every change of a slot raises it
-  std::atomic<std::uint32_t> reloads;     // `ralctl reload` raises it; programs with devices wait on it
+  std::uint32_t generation;  // traced processes wait on it; every change of a slot raises it
+  std::uint32_t reloads;     // `ralctl reload` raises it; programs with devices wait on it
   std::array<char, 44> reserved;
   std::array<SessionSlot, kSessions> slots;
 };
@@ -158,10 +159,14 @@ struct RingHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t tid;
-  std::uint64_t records;
+  // Event n lies at n while n < straight, else at n modulo `records`, a power of two. Both are what the ring is to have,
+  // until its writer finds no memory for the rest: then it goes on with what it got.
+  std::atomic<std::uint64_t> records;
   std::array<char, 16> thread_name;
   OnFull on_full;
-  std::array<char, 20> reserved;
+  std::array<char, 4> reserved;
+  std::atomic<std::uint64_t> straight;
+  std::array<char, 8> reserved2;
   // The writer's line. `sequence` counts every event past the filter, before its slot is written; `head` what is
   // committed. So written = sequence, and what a killed writer left uncommitted is sequence - head - dropped. Whoever
   // reads the other two first never finds more in them than in `sequence`. A writer that overwrites drops nothing; what

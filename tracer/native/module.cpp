@@ -216,6 +216,7 @@ void bind_sessions(py::module_& module) {
       .def("announce", &Sessions::announce)
       .def("end", &Sessions::end, py::arg("slot"))
       .def("release", &Sessions::release, py::arg("slot"))
+      .def("release_dead", &Sessions::release_dead, py::arg("slot"))
       .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
       .def("taken", &Sessions::taken);
   py::class_<Rendezvous>(module, "Rendezvous")

@@ -46,6 +46,12 @@ bool fits(const Record& record) {
   }
 }
 
+bool is_shape(std::uint64_t records, std::uint64_t straight) {
+  // Not `records <= straight`: they are read one after the other, and both may be changing.
+  return records > 0 && (records & (records - 1)) == 0 && records <= kMaxRingRecords && straight > 0 &&
+         straight <= kMaxRingRecords;
+}
+
 std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }
 
 }  // namespace
@@ -79,6 +85,7 @@ RingReader::RingReader(File file, std::string path, std::uint32_t number, const 
       path_(std::move(path)),
       number_(number),
       records_(header.records),
+      straight_(header.straight),
       tid_(header.tid),
       thread_name_(text_of(header.thread_name.data(), header.thread_name.size())),
       on_full_(header.on_full),
@@ -86,7 +93,8 @@ RingReader::RingReader(File file, std::string path, std::uint32_t number, const 
       // Where what was taken has been lost with its collector, only the rest is there.
       tail_(header.on_full == OnFull::kDrop ? std::max(taken.tail, header.tail.load()) : taken.tail),
       received_(taken.received),
-      facts_(taken.facts) {}
+      facts_(taken.facts),
+      overwritten_(header.on_full == OnFull::kDrop ? 0 : taken.tail - std::min(taken.received, taken.tail)) {}
 
 std::unique_ptr<RingReader> RingReader::open(const std::string& path, std::uint32_t number, const Taken& taken) {
   File file = open_owned(path, O_RDWR);
@@ -96,10 +104,10 @@ std::unique_ptr<RingReader> RingReader::open(const std::string& path, std::uint3
     return nullptr;
   }
   const auto& header = *reinterpret_cast<const RingHeader*>(bytes.data());
-  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion && header.records > 0 &&
-                     header.records <= kMaxRingRecords && (header.records & (header.records - 1)) == 0 &&
+  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion &&
+                     is_shape(header.records, header.straight) &&
                      (header.on_full == OnFull::kDrop || header.on_full == OnFull::kOverwrite) &&
-                     static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + header.records * sizeof(Record);
+                     static_cast<std::uint64_t>(status.st_size) >= kHeaderBytes + header.straight * sizeof(Record);
   return sound ? std::unique_ptr<RingReader>(new RingReader(std::move(file), path, number, header, taken)) : nullptr;
 }
 
@@ -112,16 +120,20 @@ bool RingReader::read_counters() {
     std::atomic_thread_fence(std::memory_order_acquire);
     return whole;
   };
+  std::uint64_t records = 0;
+  std::uint64_t straight = 0;
   if (!read(fresh.closed, offsetof(RingHeader, closed)) || !read(fresh.dropped, offsetof(RingHeader, dropped)) ||
       !read(fresh.head, offsetof(RingHeader, head)) || !read(fresh.sequence, offsetof(RingHeader, sequence)) ||
-      !read(shed_, offsetof(RingHeader, shed)) || !read(spent_ticks_, offsetof(RingHeader, spent_ticks))) {
+      !read(straight, offsetof(RingHeader, straight)) || !read(records, offsetof(RingHeader, records)) ||
+      !read(shed_, offsetof(RingHeader, shed)) || !read(spent_ticks_, offsetof(RingHeader, spent_ticks)) ||
+      !take_shape(records, straight)) {
     return false;
   }
   shed_ = std::min(shed_, kMaxEvents);
   spent_ticks_ = std::min(spent_ticks_, kMaxEvents);
   // Counters only grow, and no more can be unread than fits (unless it is overwritten); a file that says otherwise is
   // damaged, and is read no further.
-  const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= records_;
+  const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= straight_;
   const bool sound = fresh.head >= tail_ && fits && fresh.sequence >= counters_.sequence &&
                      fresh.sequence <= kMaxEvents && fresh.head <= fresh.sequence &&
                      fresh.dropped <= fresh.sequence - fresh.head;
@@ -131,21 +143,34 @@ bool RingReader::read_counters() {
   return sound;
 }
 
+bool RingReader::take_shape(std::uint64_t records, std::uint64_t straight) {
+  const bool sound = is_shape(records, straight) && records <= records_ && straight <= straight_;
+  if (sound) {
+    records_ = records;
+    straight_ = straight;
+  }
+  return sound;
+}
+
 std::uint64_t RingReader::overwritten_below() {
   std::uint64_t sequence = 0;
+  std::uint64_t records = 0;
   if (on_full_ != OnFull::kOverwrite) {
     return 0;
   }
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!read_exactly(file_, &sequence, sizeof sequence, offsetof(RingHeader, sequence))) {
+  // A ring that became smaller meanwhile has overwritten more than it would have as it was.
+  if (!read_exactly(file_, &sequence, sizeof sequence, offsetof(RingHeader, sequence)) ||
+      !read_exactly(file_, &records, sizeof records, offsetof(RingHeader, records)) || records > records_) {
     return UINT64_MAX;
   }
-  return sequence > records_ ? sequence - records_ : 0;
+  return sequence > records ? sequence - records : 0;
 }
 
 std::size_t RingReader::read_records(std::vector<Record>& scratch, std::uint64_t* first) {
-  const std::uint64_t at = tail_ & (records_ - 1);
-  const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
+  const std::uint64_t at = tail_ < straight_ ? tail_ : tail_ & (records_ - 1);
+  const std::uint64_t run = tail_ < straight_ ? straight_ - tail_ : records_ - at;
+  const std::uint64_t count = std::min({counters_.head - tail_, run, kPieceRecords});
   scratch.resize(kPieceRecords);
   if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
     return 0;
@@ -225,7 +250,7 @@ RingAccount RingReader::account() const {
           Account{counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u}};
 }
 
-std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, std::vector<Taken> taken) {
+std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, TakenRings taken) {
   std::unique_ptr<ProcessReader> reader(
       new ProcessReader(folder, open_owned(folder + "/process", O_RDWR), std::move(taken)));
   if (!reader->file_ || !reader->refresh()) {
@@ -275,7 +300,8 @@ void ProcessReader::open_new_rings() {
   }
   std::sort(found.begin(), found.end());
   for (const std::uint32_t number : found) {
-    const Taken taken = number < taken_.size() ? taken_[number] : Taken{};
+    const auto known = taken_.find(number);
+    const Taken taken = known == taken_.end() ? Taken{} : known->second;
     // One that is none is damaged, and left alone: a ring is whole before it is counted.
     if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(number), number, taken); ring != nullptr) {
       rings_.push_back(std::move(ring));

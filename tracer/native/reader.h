@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -49,6 +50,7 @@ struct Taken {
   std::uint64_t received = 0;
   std::uint64_t facts = 0;
 };
+using TakenRings = std::map<std::uint32_t, Taken>;  // by the ring's number
 
 class RingReader {
  public:
@@ -81,6 +83,8 @@ class RingReader {
   bool read_counters();
   // Reads records from `tail_` on; returns how many, from `*first` of them on they are whole. 0: cut short.
   std::size_t read_records(std::vector<Record>& scratch, std::uint64_t* first);
+  // What the header says of the ring's shape, where that can be: it only ever gets smaller.
+  bool take_shape(std::uint64_t records, std::uint64_t straight);
   // What its writer has overwritten meanwhile, as seen after reading.
   std::uint64_t overwritten_below();
 
@@ -88,6 +92,7 @@ class RingReader {
   std::string path_;
   std::uint32_t number_;
   std::uint64_t records_;
+  std::uint64_t straight_;
   std::uint32_t tid_;
   std::string thread_name_;
   OnFull on_full_;
@@ -118,8 +123,8 @@ struct NameList {
 class ProcessReader {
  public:
   // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
-  // `taken` is what a collector that died had already, by ring.
-  static std::unique_ptr<ProcessReader> open(const std::string& folder, std::vector<Taken> taken = {});
+  // `taken` is what a collector that died had already.
+  static std::unique_ptr<ProcessReader> open(const std::string& folder, TakenRings taken = {});
 
   std::size_t drain(RecordSink& sink);
   // Brings the accounts of all rings up to date without taking anything.
@@ -144,7 +149,7 @@ class ProcessReader {
   }
 
  private:
-  ProcessReader(std::string folder, File file, std::vector<Taken> taken)
+  ProcessReader(std::string folder, File file, TakenRings taken)
       : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
   bool refresh();
   void open_new_rings();
@@ -152,7 +157,7 @@ class ProcessReader {
   std::string folder_;
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
-  std::vector<Taken> taken_;
+  TakenRings taken_;
   std::vector<std::unique_ptr<RingReader>> rings_;
   Account forgotten_;
   std::uint64_t forgotten_ticks_ = 0;

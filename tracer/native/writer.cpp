@@ -354,30 +354,34 @@ void Writer::start_watcher() {
 void Writer::watch() {
   pthread_setname_np(pthread_self(), "ral-watcher");
   for (;;) {
-    const std::uint32_t seen = rendezvous_->page().generation.load(std::memory_order_acquire);
+    const std::optional<Page> seen = rendezvous_->read();
     sync();
-    rendezvous_->wait(seen);
+    // A page that is gone announces nothing any more; what recorded us cannot tell us to stop, so it is left.
+    if (!seen || !rendezvous_->wait(seen->generation)) {
+      sync();
+      return;
+    }
   }
 }
 
 namespace {
 
-// The collector may be changing the slot while we read it: what it says counts if it said the same before and after.
-// Then another wake-up follows.
-std::optional<Wanted> read_slot(const SessionSlot& slot) {
-  if (slot.state.load(std::memory_order_acquire) != SlotState::kRecording) {
-    return std::nullopt;
-  }
-  std::array<char, sizeof slot.folder + 1> folder{};
-  std::memcpy(folder.data(), slot.folder.data(), sizeof slot.folder);
-  Wanted wanted{slot.session, slot.target_pid, slot.ring_records, folder.data(), slot.on_full, slot.details};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t records = wanted.ring_records;
-  const bool sound = slot.state.load(std::memory_order_relaxed) == SlotState::kRecording &&
-                     slot.session == wanted.session && wanted.session != 0 && records >= kLeastRingRecords &&
-                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
-                     wanted.folder[0] != '.' && wanted.folder.find('/') == std::string::npos;
-  return sound ? std::optional(std::move(wanted)) : std::nullopt;
+std::optional<Wanted> checked(const SessionSlot& slot) {
+  const std::string folder(slot.folder.data(), ::strnlen(slot.folder.data(), slot.folder.size()));
+  const std::uint64_t records = slot.ring_records;
+  const bool sound = slot.state == SlotState::kRecording && slot.session != 0 && records >= kLeastRingRecords &&
+                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !folder.empty() &&
+                     folder[0] != '.' && folder.find('/') == std::string::npos &&
+                     (slot.on_full == OnFull::kDrop || slot.on_full == OnFull::kOverwrite);
+  return sound ? std::optional(Wanted{slot.session, slot.target_pid, records, folder, slot.on_full, slot.details})
+               : std::nullopt;
+}
+
+// A collector may be changing a slot while we read it: what it says counts if it says the same twice. Else another
+// wake-up follows.
+bool says_the_same(SessionSlot first, SessionSlot second) noexcept {
+  first.attach_failures = second.attach_failures = 0;
+  return std::memcmp(&first, &second, sizeof first) == 0;
 }
 
 }  // namespace
@@ -396,8 +400,11 @@ void Writer::join_and_leave() {
   if (rendezvous_ == nullptr || exiting_) {
     return;
   }
+  const std::optional<Page> first = rendezvous_->read();
+  const std::optional<Page> page = first ? rendezvous_->read() : first;
   for (std::size_t i = 0; i < kSessions; ++i) {
-    const std::optional<Wanted> wanted = read_slot(rendezvous_->page().slots[i]);
+    const bool whole = page && says_the_same(first->slots[i], page->slots[i]);
+    const std::optional<Wanted> wanted = whole ? checked(page->slots[i]) : std::nullopt;
     const std::uint64_t attached = attachments_[i].session;
     const bool still = wanted && wanted->session == attached;
     if (attached != 0 && !still) {
@@ -497,11 +504,12 @@ ProcessHeader* Writer::make_process_files(std::string* folder) {
 
 void Writer::attach(std::size_t slot, const Wanted& wanted) {
   const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
-  std::string folder = rendezvous_->folder() + "/" + wanted.folder + "/" + identity;
+  const std::string session_folder = rendezvous_->folder() + "/" + wanted.folder;
+  std::string folder = session_folder + "/" + identity;
   load_hooks();
-  ProcessHeader* header = make_process_files(&folder);
+  ProcessHeader* header = is_private_folder(session_folder) ? make_process_files(&folder) : nullptr;
   if (header == nullptr) {
-    rendezvous_->page().slots[slot].attach_failures.fetch_add(1);
+    rendezvous_->count_attach_failure(slot);
   }
   {
     const std::lock_guard lock(registry_mutex_);
