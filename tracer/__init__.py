@@ -6,14 +6,14 @@ loaded at its first use.
 
 from typing import TYPE_CHECKING, Any
 
-from ral_trace.tracer.annotations import annotate, step
+from ral_trace.tracer.annotations import annotate, step, traced
 from ral_trace.tracer.capture import trace
 from ral_trace.tracer.errors import RalTraceError
 
 if TYPE_CHECKING:
     from ral_trace.tracer.reading import Trace, open_trace
 
-__all__ = ["RalTraceError", "Trace", "annotate", "open_trace", "step", "trace"]
+__all__ = ["RalTraceError", "Trace", "annotate", "open_trace", "step", "trace", "traced"]
 
 
 def __getattr__(name: str) -> Any:

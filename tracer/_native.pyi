@@ -1,7 +1,7 @@
 """The native parts: what `native/*.cpp` gives to Python."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,6 @@ def sync() -> None:
 
 def recording() -> bool:
     """Whether any session records this process now."""
-
-def step() -> None: ...
-
-class Annotation:
-    def __init__(self, name: str) -> None: ...
-    def __enter__(self) -> Annotation: ...
-    def __exit__(self, *error: object) -> None: ...
 
 class ClockSample:
     """The clocks at one moment: the ticks, and nanoseconds of CLOCK_MONOTONIC and CLOCK_REALTIME."""
@@ -226,6 +219,55 @@ def notify_reloads(descriptor: int) -> bool:
 
 def process_started(pid: int) -> int:
     """When a process began, in clock ticks since boot (proc(5), field 22); 0: there is none."""
+
+# python_bindings.cpp
+
+ALARM_UNCAUGHT_EXCEPTION: int
+ALARM_OUT_OF_MEMORY: int
+
+class Annotation:
+    """A named span of the thread that enters it, while somebody wants annotations; `sort` is an index of
+    ANNOTATION_SORTS.
+    """
+
+    name: str
+    def __new__(cls, name: str, sort: int = 0) -> Self: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def annotating() -> bool:
+    """Whether somebody wants annotations now."""
+
+def now() -> int:
+    """The clock of the records, in ticks."""
+
+def end_whole(name: str, start_ticks: int) -> None:
+    """An annotation from then to now that was suspended in between. 0: there is none."""
+
+def end_module(name: str, class_name: str, start_ticks: int) -> None:
+    """A call of a module from then to now."""
+
+def collected(phase: str, info: dict[str, int]) -> None:
+    """An entry of gc.callbacks."""
+
+def details() -> int:
+    """What some recording wants of this process now: bits of DETAILS."""
+
+def step() -> None: ...
+def raise_alarm(alarm: int) -> None:
+    """Asks the collectors to write out what they hold."""
+
+def forked() -> None:
+    """In a forked child, as soon as Python works there."""
+
+def close() -> None:
+    """Python is about to end: nothing calls into it from outside any more."""
+
+def python_stack() -> int:
+    """The node of the calling thread's stack; 0: nobody records."""
+
+def use_public_frames(use: bool) -> None:
+    """Reads frames through Python's public API, as on a Python whose frames we do not know."""
 
 # perfetto_bindings.cpp
 

@@ -2,17 +2,21 @@
 
 import signal
 from collections import Counter
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native
+from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.governor import ORDER as SHED_ORDER
 from ral_trace.tracer.journal import Journal, RingRow
+from ral_trace.tracer.live import LiveRows, ProcessNames
 from ral_trace.tracer.recording import SAMPLE_S, ProcessView, Snapshot
 from ral_trace.tracer.store import TraceBuilder
 
+BATCH_ROWS = 200_000
 SAMPLES_A_SECOND = round(1 / SAMPLE_S)
 WALL_CLOCK_JUMP_NS = 10_000_000
 """Between two readings a second apart; a clock that is slewed moves half a millisecond in that time."""
@@ -22,21 +26,69 @@ FLOWN_OVER = "events that a flight recorder has overwritten since the program be
 DROPPED = "events dropped: a ring was full before the collector came; give it more room with --buffer"
 
 
-@dataclass
 class Assembly:
-    """One snapshot on its way into a trace. `since_ticks`: leave out what had ended before."""
+    """A trace in the making. `since_ticks`: leave out what had ended before."""
 
-    builder: TraceBuilder
-    snapshot: Snapshot
-    since_ticks: int = 0
-    rows: dict[int, int] = field(default_factory=dict)
-    """process.id by number: those of which nothing is left have no row."""
+    def __init__(self, spool: Path, output: Path, *, since_ticks: int = 0) -> None:
+        self.builder = TraceBuilder(output)
+        self.since_ticks = since_ticks
+        self._rows = LiveRows(self.builder)
+        try:
+            self._spool = _native.SpoolReader(str(spool))
+        except RuntimeError as error:
+            self.builder.close()
+            raise RalTraceError(f"{error}") from error
+        self._taken: Snapshot | None = None
 
-    def __post_init__(self) -> None:
-        clocks = self.journal.clocks
-        # One reading alone has no rate; the same twice has none either, and then all times are the zero.
-        self.clock = _native.Calibration(clocks)
-        self.names = {view.number: _native.NameList.read(str(view.names)) for view in self.snapshot.processes}
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.builder.close()
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Moves what the spool has into the trace: of a recording that goes on, this may be called again and again.
+
+        All records in the spool must be older than the last reading of the clocks in `snapshot`.
+        """
+        self._taken = snapshot
+        self.clock = _native.Calibration(snapshot.journal.clocks)
+        self.names = {view.number: view.read_names() for view in snapshot.processes}
+        for view in snapshot.processes:
+            found = self.names[view.number]
+            self._rows.add_names(ProcessNames(view.number, found.names, found.stacks))
+        batch = _native.Batch()
+        while self._spool.next(self.clock, BATCH_ROWS, self.since_ticks, batch):
+            self._rows.add(batch)
+
+    def finish(self, facts: dict[str, object] | None = None) -> int:
+        """Writes the trace, as of the last snapshot. Returns how many events it holds.
+
+        Raises RalTraceError when the output cannot be written.
+        """
+        snapshot = self.snapshot
+        _describe(self)
+        threads = {
+            (view.number, ring.tid): ring.thread_name
+            for view in snapshot.processes
+            for ring in self.rings(view)
+            if ring.tid is not None
+        }
+        self._rows.finish(threads)
+        if snapshot.journal.begin.flight_ns is not None:
+            _describe_flight(self, snapshot.journal.begin.flight_ns)
+        self.builder.info(**(facts or {}))
+        [(events,)] = self.builder.connection.execute("SELECT count(*) FROM event").fetchall()
+        self.builder.finish()
+        return int(events)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the trace is of."""
+        assert self._taken is not None
+        return self._taken
 
     @property
     def journal(self) -> Journal:
@@ -44,8 +96,7 @@ class Assembly:
 
     def span_ns(self, begin_ticks: int, end_ticks: int) -> int:
         """A span of ticks in nanoseconds, at the rate of the whole recording."""
-        clocks = self.journal.clocks
-        zero = clocks[0].ticks
+        zero = self.journal.clocks[0].ticks
         return self.clock.epoch_ns(zero + end_ticks - begin_ticks) - self.clock.epoch_ns(zero)
 
     def rings(self, view: ProcessView) -> list[RingRow]:
@@ -60,18 +111,9 @@ def assemble(snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: d
 
     Raises RalTraceError when the output cannot be written.
     """
-    with TraceBuilder(output) as builder:
-        assembly = Assembly(builder, snapshot, since_ticks)
-        live.prepare(builder.connection)
-        live.load(builder.connection, snapshot.spool, assembly.clock, since_ticks)
-        _describe(assembly)
-        if snapshot.journal.begin.flight_ns is not None:
-            _describe_flight(assembly, snapshot.journal.begin.flight_ns)
-        live.transform(builder, [_names_of(assembly, view) for view in snapshot.processes])
-        builder.info(**(facts or {}))
-        [(events,)] = builder.connection.execute("SELECT count(*) FROM event").fetchall()
-        builder.finish()
-        return int(events)
+    with Assembly(snapshot.spool, output, since_ticks=since_ticks) as assembly:
+        assembly.advance(snapshot)
+        return assembly.finish(facts)
 
 
 def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
@@ -80,9 +122,9 @@ def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
     end_ns = assembly.clock.epoch_ns(journal.clocks[-1].ticks)
     first = {
         (process, tid): int(ts_ns)
-        for process, tid, ts_ns in builder.connection.execute(
-            "SELECT process, tid, min(ts_ns + dur_ns) FROM record GROUP BY ALL"
-        ).fetchall()
+        for process, tid, ts_ns in builder.connection.execute("""
+            SELECT t.process, t.tid, min(e.ts_ns + e.dur_ns) FROM event e JOIN thread t ON t.id = e.thread GROUP BY ALL
+            """).fetchall()
     }
     begins = [
         first.get((view.number, ring.tid), end_ns)
@@ -96,12 +138,6 @@ def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
     if held_ns < min(asked_ns, recorded_ns):
         what = f"of the last {asked_ns / 1e9:g} s the rings held {held_ns / 1e9:.3f} s of every thread"
         builder.add("quality", what=f"{what}; give them more room with --buffer")
-
-
-def _names_of(assembly: Assembly, view: ProcessView) -> live.ProcessNames:
-    found = assembly.names[view.number]
-    threads = [(ring.tid, ring.thread_name) for ring in assembly.rings(view) if ring.tid is not None]
-    return live.ProcessNames(view.number, found.names, found.stacks, threads)
 
 
 def _describe(assembly: Assembly) -> None:
@@ -134,8 +170,10 @@ def _describe(assembly: Assembly) -> None:
 def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> None:
     journal, builder = assembly.journal, assembly.builder
     gone = journal.gone.get(view.number)
-    row = builder.add(
+    row = view.number  # as the events have it
+    builder.add(
         "process",
+        id=view.number,
         source=source,
         pid=view.reader.pid,
         host=journal.begin.host,

@@ -40,7 +40,9 @@ class RecordOptions:
     max_overhead: float | None = None
     """Share of the programs' CPU time, 0 to 1."""
     leash: bool = False
-    """End when stdin speaks or closes, and say "ready" on stdout: the collector of a program that records itself."""
+    """End when stdin speaks or closes, and say "ready" and the session's folder on stdout: the collector of a program
+    that records itself.
+    """
 
 
 class Run:

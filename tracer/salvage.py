@@ -4,6 +4,7 @@
 that the rings still hold.
 """
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,6 @@ from ral_trace.tracer.recording import (
     view_of,
 )
 
-REMEDY = "write out what it had with: ral-trace --salvage; or give its memory back with: rm -r"
-
 
 def stale_sessions(sessions: _native.Sessions) -> list[Path]:
     """The folders of sessions whose collector died. Their slots are freed, which ends what programs write for them."""
@@ -43,6 +42,11 @@ class Left:
 
     folder: Path
     spool_folder: Path | None
+
+    def remedy(self) -> str:
+        """What to do about it."""
+        folders = " ".join(shlex.quote(str(folder)) for folder in (self.folder, self.spool_folder) if folder)
+        return f"write out what it had with: ral-trace --salvage; or give its memory back with: rm -r {folders}"
 
     def remove(self) -> None:
         """Gives its memory and its disk back."""

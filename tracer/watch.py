@@ -1,9 +1,12 @@
 """Makes this process one that a recording can find: starts the watcher, and joins the recordings that run already."""
 
+import atexit
+import functools
+import os
 import sys
 from pathlib import Path
 
-from ral_trace.tracer import _native
+from ral_trace.tracer import _native, agent
 
 TORCH_VERSION = "2.13"
 """The adapter and the hooks are built against this minor version (setup.py says the same and refuses any other)."""
@@ -15,12 +18,24 @@ HOOKS = Path(__file__).with_name("libral_torch_hooks.so")
 
 
 def start() -> str | None:
-    """Starts the watcher of this process, once.
+    """Starts the watcher of this process, once. What recordings that run already want of Python is there when it
+    returns.
 
     Returns why recording is impossible, or None. Loads nothing that is built against torch.
     """
     hooks, note = hooks_library()
-    return _native.start(hooks, note)
+    if reason := _native.start(hooks, note):
+        return reason
+    _follow_python()
+    agent.apply()
+    return None
+
+
+@functools.cache
+def _follow_python() -> None:
+    """Once: what Python does to itself concerns those who call it from other threads."""
+    os.register_at_fork(after_in_child=agent.forked)
+    atexit.register(_native.close)
 
 
 def hooks_library() -> tuple[str, str]:

@@ -11,7 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native
+from ral_trace.tracer.assemble import BATCH_ROWS
+from ral_trace.tracer.live import LiveRows
 from ral_trace.tracer.store import TraceBuilder
 from tests.benchmarks import bench_record
 
@@ -31,9 +33,15 @@ def one_round(sites: object, api: int, reader: _native.ProcessReader) -> float:
             assert reader.drain(0, spool)
             spent += time.perf_counter() - begin
         clocks.append(_native.ClockSample.now())
+        LiveRows(builder)  # makes the staging table
         begin = time.perf_counter()
-        live.prepare(builder.connection)
-        live.load(builder.connection, Path(folder) / "records", _native.Calibration(clocks))
+        batch = _native.Batch()
+        spooled = _native.SpoolReader(str(Path(folder) / "records"))
+        while spooled.next(_native.Calibration(clocks), BATCH_ROWS, 0, batch):
+            builder.connection.register("batch", batch)
+            builder.connection.execute("INSERT INTO record SELECT * FROM batch")
+            builder.connection.unregister("batch")
+            batch.clear()
         spent += time.perf_counter() - begin
         [(rows,)] = builder.connection.execute("SELECT count(*) FROM record").fetchall()
         assert rows == DRAINS * bench_record.EVENTS

@@ -41,7 +41,7 @@ def ours_s(folder: Path) -> tuple[float, float]:
         readable = time.perf_counter() - begin
         rows = hotspots(opened, by="op")
         answered = time.perf_counter() - begin
-    assert ops == OPS + 2, ops  # two `ones`
+    assert OPS <= ops < OPS + 10, ops  # and a few to make the tensors
     assert max(row["count"] for row in rows) == OPS
     return readable, answered
 

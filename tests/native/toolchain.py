@@ -16,7 +16,7 @@ def record_path_sources() -> list[Path]:
     exporter's encoder.
     """
     sources = [path for path in sorted(NATIVE.glob("*.cpp")) if not path.stem.startswith("perfetto")]
-    return [path for path in sources if "pybind11" not in path.read_text()]
+    return [path for path in sources if not any(word in path.read_text() for word in ("pybind11", "Python.h"))]
 
 
 def allocator_sources() -> list[Path]:

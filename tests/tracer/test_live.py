@@ -1,4 +1,4 @@
-"""Hand-made records through `live.transform`: which rows of the trace they become."""
+"""Hand-made records through `live.LiveRows`: which rows of the trace they become."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native, derive
+from ral_trace.tracer.live import LiveRows, ProcessNames
 from ral_trace.tracer.schema import FLAGS, KINDS
 from ral_trace.tracer.store import TraceBuilder
 
@@ -40,7 +41,7 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         self.builder = TraceBuilder(folder / "made.duckdb")
-        live.prepare(self.builder.connection)
+        self.live = LiveRows(self.builder)
         source = self.builder.add("source", format="live")
         self.builder.add("process", source=source, pid=77)
 
@@ -53,7 +54,9 @@ class Made:
         )
 
     def transform(self, names: dict[int, str] = NAMES) -> None:
-        live.transform(self.builder, [live.ProcessNames(0, list(names.items()), NODES, [(TID, "python")])])
+        self.live.add_names(ProcessNames(0, list(names.items()), NODES))
+        self.live.add_staged()
+        self.live.finish({(0, TID): "python"})
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         cursor = self.builder.connection.execute(query)
@@ -174,13 +177,10 @@ def test_two_processes_keep_their_names_apart(made: Made) -> None:
     made.builder.add("process", source=0, pid=78)
     made.record("op", name=1)
     made.record("op", name=1, process=1)
-    live.transform(
-        made.builder,
-        [
-            live.ProcessNames(0, [(1, "one")], [], []),
-            live.ProcessNames(1, [(1, "two")], [], [(TID, "other")]),
-        ],
-    )
+    made.live.add_names(ProcessNames(0, [(1, "one")]))
+    made.live.add_names(ProcessNames(1, [(1, "two")]))
+    made.live.add_staged()
+    made.live.finish({(1, TID): "other"})
     assert [row["name"] for row in made.rows("FROM event ORDER BY id")] == ["one", "two"]
     assert [row["name"] for row in made.rows("FROM thread ORDER BY id")] == [None, "other"]
 
@@ -240,7 +240,7 @@ def test_the_hosts_memory_is_a_device_of_its_own(made: Made) -> None:
         ("ral", 0),
     ]
     assert made.rows("FROM stream") == []
-    made.builder.finish()
+    derive.derive(made.builder.connection)
     lives = made.rows("SELECT d.type, a.free_ns, a.uses FROM allocation a JOIN device d ON d.id = a.device ORDER BY 1")
     assert [tuple(row.values()) for row in lives] == [("cpu", 2000, None), ("ral", None, None)]
 
@@ -261,7 +261,7 @@ def test_an_access_names_the_block_that_was_there_then(made: Made) -> None:
     use(1500, 8, 2)  # of an op that was never seen
     made.record("op", name=1, correlation=7, ts_ns=1050, dur_ns=400)
     made.transform()
-    made.builder.finish()
+    derive.derive(made.builder.connection)
     found = made.rows("""SELECT e.kind, e.correlation, a.alloc_ns, x.mode FROM access x JOIN event e ON e.id = x.event
                          JOIN allocation a ON a.id = x.allocation ORDER BY a.alloc_ns""")
     assert [tuple(row.values()) for row in found] == [("op", None, 1000, "read"), ("op", None, 1300, "read_write")]
@@ -279,6 +279,30 @@ def test_a_backward_node_is_tied_to_the_op_that_made_it(made: Made) -> None:
     flows = made.rows("""SELECT f.kind, a.ts_ns AS maker, b.ts_ns AS node FROM flow f
                          JOIN event a ON a.id = f.from_event JOIN event b ON b.id = f.to_event""")
     assert flows == [{"kind": "autograd", "maker": 1200, "node": 3000}]
+
+
+def test_batch_by_batch_is_the_same_as_at_once(made: Made) -> None:
+    """Threads, devices, streams and stacks keep their ids; an op's uses of blocks may come in the batch before it."""
+    for batch in range(3):
+        made.record("alloc", device=0, arg0=4096 * (1 + batch), bytes=64, ts_ns=100 + batch, dur_ns=0)
+        made.record(_native.KIND_ACCESS, device=0, arg0=4096 * (1 + batch), arg1=1, correlation=5, ts_ns=200)
+        made.record("kernel", device=batch % 2, stream=batch, name=1, correlation=9)
+        made.record("sync", name=1, stack=1 + batch % 2)
+        if batch < 2:
+            made.live.add_names(ProcessNames(0, list(NAMES.items())[: 8 + batch], NODES[: 1 + batch]))
+            made.live.add_staged()
+    made.record("op", name=1, correlation=5, tid=TID + 1)
+    made.transform()
+    derive.derive(made.builder.connection)
+    assert [row["id"] for row in made.rows("FROM event ORDER BY id")] == list(range(10))
+    assert len(made.rows("FROM thread")) == len(made.rows("FROM device")) == len(made.rows("FROM stack")) == 2
+    assert len(made.rows("FROM stream")) == 3
+    assert len(made.rows("FROM access")) == 3
+    kernels = made.rows("""SELECT d."index", s.number FROM event e JOIN device d ON d.id = e.device
+                           JOIN stream s ON s.id = e.stream WHERE kind = 'kernel' ORDER BY e.id""")
+    assert [tuple(row.values()) for row in kernels] == [(0, 0), (1, 1), (0, 2)]
+    syncs = made.rows("SELECT len(frames) AS n FROM event e JOIN stack k ON k.id = e.stack ORDER BY e.id")
+    assert [row["n"] for row in syncs] == [1, 2, 1]
 
 
 UNSIGNED = [0, 1, 4, 9, 2**31, 2**63 - 1, 2**63, 2**64 - 1]

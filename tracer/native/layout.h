@@ -48,6 +48,11 @@ enum Detail : std::uint32_t {
   kAnnotations = 1 << 9,  // record_function and the like
 };
 
+// Ops that take no longer on average are small.
+inline constexpr std::uint64_t kSmallOpNs = 5'000;
+// Allocations from this size on have a stack where sites have one.
+inline constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+
 inline constexpr std::array<std::pair<std::string_view, std::uint32_t>, 10> kDetailNames = {{
     {"OPS", kOps},
     {"SMALL_OPS", kSmallOps},

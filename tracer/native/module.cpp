@@ -7,6 +7,7 @@
 
 #include "arrow_stream.h"
 #include "nesting.h"
+#include "python_bindings.h"
 #include "reader.h"
 #include "rendezvous.h"
 #include "sessions.h"
@@ -58,30 +59,6 @@ class Batch {
   std::shared_ptr<Columns> columns_ = std::make_shared<Columns>();
 };
 
-// `with annotate("name"):` without torch; costs two clock reads and a name look-up while recording, one load when not.
-class Annotation {
- public:
-  explicit Annotation(std::string name) : name_(std::move(name)) {}
-  void enter() { start_ticks_.push_back(ticks(Writer::instance().api().clock)); }
-  void exit() {
-    if (start_ticks_.empty()) {
-      throw std::runtime_error("annotate: left without having been entered");
-    }
-    const WriterApi& api = Writer::instance().api();
-    if (recording(api)) {
-      Record record = make_record(Kind::kAnnotation, api.intern(name_.data(), name_.size()));
-      record.start_ticks = start_ticks_.back();
-      record.end_ticks = ticks(api.clock);
-      api.emit(record);
-    }
-    start_ticks_.pop_back();
-  }
-
- private:
-  std::string name_;
-  std::vector<std::uint64_t> start_ticks_;  // one object may be entered again inside itself
-};
-
 // Text from memory that others write: never trust it to be UTF-8.
 py::str decoded_text(const std::string& text) {
   return py::reinterpret_steal<py::str>(
@@ -109,15 +86,6 @@ void bind_writer(py::module_& module) {
       py::arg("hooks"), py::arg("note"), py::call_guard<py::gil_scoped_release>());
   module.def("sync", [] { Writer::instance().sync(); }, py::call_guard<py::gil_scoped_release>());
   module.def("recording", [] { return recording(Writer::instance().api()); });
-  module.def("step", [] { Writer::instance().step(); });
-  py::class_<Annotation>(module, "Annotation")
-      .def(py::init<std::string>(), py::arg("name"))
-      .def("__enter__",
-           [](py::object self) {
-             self.cast<Annotation&>().enter();
-             return self;
-           })
-      .def("__exit__", [](Annotation& self, const py::args&) { self.exit(); });
 }
 
 void bind_reader(py::module_& module) {
@@ -300,6 +268,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
              py::arg("tolerance_ns") = 0);
   bind_writer(module);
+  bind_program(module);
   bind_reader(module);
   bind_sessions(module);
   bind_perfetto(module);

@@ -571,6 +571,11 @@ void Writer::load_hooks() {
     note_ = std::string("ops are not recorded: ") + ::dlerror();
     return;
   }
+  if (const auto* version = static_cast<const std::uint32_t*>(::dlsym(library, "ral_trace_hooks_version"));
+      version == nullptr || *version != kWriterApiVersion) {
+    note_ = "ops are not recorded: " + hooks_ + " was built for another ral-trace; install ral-trace again";
+    return;
+  }
   // Not add_listener: that would wait for the lock that our caller holds.
   install(&api_, [](const SessionListener& listener) {
     const std::lock_guard lock(instance().registry_mutex_);
@@ -579,8 +584,8 @@ void Writer::load_hooks() {
 }
 
 void Writer::after_fork_in_child() {
+  // The listeners hear of it in sync() when the details are others for the child, as where nobody records it.
   sessions_ = 0;
-  details_ = 0;
   g_epoch.fetch_add(1, std::memory_order_release);
   if (t_state != nullptr) {
     for (ThreadState::Slot& slot : t_state->slots) {

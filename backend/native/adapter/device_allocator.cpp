@@ -27,7 +27,9 @@ void delete_block(void* context) {
   if (events::on()) {
     trace::Record record = trace::make_record(trace::Kind::kError, events::intern(text), device.index());
     record.bytes = static_cast<std::int64_t>(error.facts.requested);
+    record.stack = events::site_stack();
     trace::emit_instant(*events::writer, record);
+    events::writer->raise_alarm(trace::Alarm::kOutOfMemory);
   }
   TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   std::abort();
@@ -113,6 +115,7 @@ Block* block_of(const c10::DataPtr& data) noexcept {
 
 Block* allocate_block(Device& device, std::size_t bytes) {
   const MemoryHistory::Gathered stack(MemoryHistory::Action::kAlloc);
+  const MemoryEvents::Asking asking(bytes);
   try {
     return device.memory().allocate(bytes, current_stream(device.index()));
   } catch (const OutOfMemory& error) {

@@ -44,6 +44,7 @@ Sync::Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uin
     record_ = trace::make_record(Kind::kSync, name, device, stream);
     record_.arg0 = waited_for;
     record_.flags = forced ? trace::kForced : 0;
+    record_.stack = site_stack();
     record_.start_ticks = now();
   }
 }

@@ -38,6 +38,12 @@ class Name {
   mutable std::atomic<std::uint32_t> id_{0};
 };
 
+// The line of the program that an event deserves: where somebody wants it, as Record::stack. May take the GIL, so: under
+// no lock.
+inline std::uint32_t site_stack() noexcept {
+  return __builtin_expect(trace::wants(*writer, trace::kSiteStacks), 0) ? writer->python_stack() : 0;
+}
+
 // The op that the user called, as a TorchDispatchMode sees it; outside any recorded op the routed op's own name.
 inline std::uint32_t user_op(std::uint32_t otherwise) noexcept {
   const std::uint32_t visible = writer->thread_view()->visible_op;
@@ -69,6 +75,12 @@ class Launch {
   void set_route(const Name& route) noexcept {
     if (active_) {
       record_.arg1 = route.id();
+    }
+  }
+  // It ends on the CPU after all, which deserves the line of the program. Under no lock.
+  void note_fallback() noexcept {
+    if (active_) {
+      record_.stack = site_stack();
     }
   }
   // Nothing was launched after all (an error before it, a zero-size copy): no event.
@@ -107,7 +119,7 @@ class Started {
   std::optional<trace::Record> record_;
 };
 
-// A wait of the host for a device, from construction to destruction.
+// A wait of the host for a device, from construction to destruction. Made under no lock: it takes the line of the program.
 class Sync {
  public:
   Sync(std::uint32_t name, std::int8_t device, std::uint8_t stream, std::uint32_t waited_for, bool forced) noexcept;

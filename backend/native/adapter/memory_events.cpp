@@ -8,9 +8,21 @@ namespace ral {
 
 namespace {
 
+constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+
+thread_local std::uint32_t asking_stack = 0;
+
 std::uint32_t recording_sessions() noexcept { return events::writer->sessions->load(std::memory_order_relaxed); }
 
 }  // namespace
+
+MemoryEvents::Asking::Asking(std::size_t bytes) noexcept {
+  if (__builtin_expect(bytes >= kLargeBytes, 0)) {
+    asking_stack = events::site_stack();
+  }
+}
+
+MemoryEvents::Asking::~Asking() { asking_stack = 0; }
 
 MemoryEvents::Known* MemoryEvents::find(const Region& region) noexcept {
   const auto known =
@@ -35,6 +47,7 @@ void MemoryEvents::emit_block(std::uint32_t sessions, const Block& block, std::u
   record.bytes = static_cast<std::int64_t>(block.size);
   record.arg0 = block.address;
   record.arg1 = block.requested;
+  record.stack = flags == 0 ? asking_stack : 0;
   record.flags = flags;
   record.start_ticks = record.end_ticks = events::now();
   events::writer->emit_to(sessions, record);

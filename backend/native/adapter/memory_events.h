@@ -15,6 +15,16 @@ class MemoryEvents final : public AllocatorObserver {
   explicit MemoryEvents(std::int8_t device) : device_(device) {}
   MemoryHistory& history() { return history_; }
 
+  // The program asks for so much: its line, where the block is large, kept for `allocated` until this ends. Taking it may
+  // take the GIL, so it comes before the allocator's lock.
+  class Asking {
+   public:
+    explicit Asking(std::size_t bytes) noexcept;
+    ~Asking();
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+  };
+
   void opened(const Region& region) noexcept override;
   void closed(const Region& region) noexcept override;
   void allocated(Block& block) noexcept override;

@@ -95,6 +95,7 @@ void fall_back(Call& call, const Decision& decision, const std::string& native, 
     chain += "; compiled: " + reason;
   }
   launch.set_route(route_name(Route::kCpu));
+  launch.note_fallback();
   if (refused.empty()) {
     run_on_cpu(call.op(), device, stack, launch, decision, decision.reasons);
   } else {
