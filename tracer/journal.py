@@ -9,6 +9,7 @@ import errno
 import functools
 import json
 import os
+import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,7 +127,7 @@ class Journal:
         match line:
             case {"clock": [ticks, monotonic_ns, realtime_ns]}:
                 self.clocks.append(_native.ClockSample(*map(_count, (ticks, monotonic_ns, realtime_ns))))
-            case {"process": str(folder)}:
+            case {"process": str(folder)} if PROCESS.fullmatch(folder):
                 self.processes.append(folder)
             case {"gone": int(number), "ticks": int(ticks)}:
                 self.gone[number] = _count(ticks)
@@ -215,6 +216,8 @@ def read(path: Path) -> Journal | None:
 
 
 MOST = 1 << 63
+PROCESS = re.compile(r"\d+-\d+(\.\d+)?")
+"""Of a process: its pid, when it started, which image of it (native/layout.h)."""
 Row = TypeVar("Row", bound="DataclassInstance")
 
 

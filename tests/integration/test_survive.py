@@ -77,8 +77,7 @@ def small_cgroup() -> Iterator[Path | None]:
         yield None
         return
     yield cgroup
-    with_processes = lambda: (cgroup / "cgroup.procs").read_text().split()  # noqa: E731
-    wait_for(lambda: not with_processes(), "its program is gone")
+    wait_for(lambda: not (cgroup / "cgroup.procs").read_text().split(), "its program is gone")
     cgroup.rmdir()
 
 
@@ -277,7 +276,9 @@ for child in children:
         assert set(counts.by_pid().values()) == {2500}
         dropped, lost = assert_every_ring_balances(trace)
         assert lost == 0
-        written = trace.rows("SELECT pid, sum(written) AS n FROM ledger l JOIN process p ON p.id = l.process GROUP BY ALL")
+        written = trace.rows(
+            "SELECT pid, sum(written) AS n FROM ledger l JOIN process p ON p.id = l.process GROUP BY ALL"
+        )
         assert {row["pid"]: row["n"] for row in written} == counts.by_pid()
         assert sum(recorded(trace).values()) + dropped == 32 * 2500
 

@@ -1,7 +1,6 @@
 """The collector's socket: requests of any kind, clients that stop in the middle, and nobody waits for them."""
 
 import json
-import os
 import socket
 import tempfile
 import threading
@@ -56,6 +55,10 @@ def serving(folder: Path) -> Iterator[ControlServer]:
         assert not thread.is_alive(), "somebody keeps the collector waiting"
 
 
+def refuse_one(listener: socket.socket) -> None:
+    listener.accept()[0].close()
+
+
 def connected(folder: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(10)
@@ -100,9 +103,8 @@ def test_clients_that_stop_in_the_middle_hold_nobody_up(folder: Path, monkeypatc
         deaf.sendall(b'{"do": "much"}\n')
         endless = connected(folder)
         assert ask(folder, do="echo", what=1) == {"said": 1}
-        with pytest.raises(OSError, match="pipe|reset"):
-            for _ in range(10_000):
-                endless.sendall(b"x" * 65536)
+        with pytest.raises(OSError, match=r"pipe|reset"):
+            endless.sendall(b"x" * (1 << 27))
         assert silent.recv(1) == b""
     # And at its end it waits for none of them.
     for connection in (silent, deaf, endless):
@@ -131,9 +133,9 @@ def test_a_collector_that_is_not_there_is_said(folder: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / control.SOCKET))
     listener.listen(1)
-    thread = threading.Thread(target=lambda: listener.accept()[0].close())
+    thread = threading.Thread(target=refuse_one, args=(listener,))
     thread.start()
-    with pytest.raises(RalTraceError, match="ended before|does not answer"):
+    with pytest.raises(RalTraceError, match=r"ended before|does not answer"):
         ask(folder, timeout_s=10, do="echo", what=1)
     thread.join()
     listener.close()
@@ -145,4 +147,4 @@ def test_a_folder_may_have_a_long_name(folder: Path) -> None:
     deep.mkdir()
     with serving(deep):
         assert ask(deep, do="echo", what="far") == {"said": "far"}
-    assert os.listdir(deep) == [control.SOCKET]
+    assert [path.name for path in deep.iterdir()] == [control.SOCKET]

@@ -89,7 +89,6 @@ class Session:
 
     def received(self) -> dict[str, int]:
         """How many records of each name DuckDB got."""
-        (reader,) = self.readers
         names = dict(_native.NameList.read(str(next(self.folder.glob("*-*/names")))).names)
         with TraceBuilder(self.folder / "unused.duckdb") as builder:
             live.prepare(builder.connection)
