@@ -1,5 +1,5 @@
-"""Whom a recording takes: the children of a command however they came about, one program of several, nobody else's; eight
-recordings at once.
+"""Whom a recording takes: the children of a command however they came about, one program of several, nobody else's;
+eight recordings at once.
 """
 
 import os

@@ -81,13 +81,16 @@ def test_only_the_boot_clock_is_believed_after_a_jump(tmp_path: Path, monkeypatc
     """Of a real recording: durations come from the ticks, and their sum from CLOCK_MONOTONIC."""
     counts = Counts(tmp_path / "counts")
     monkeypatch.setenv("RAL_TEST_COUNTS", str(counts.path))
-    program = LIGHT + """
+    program = (
+        LIGHT
+        + """
 with annotate("outer"):
     begun = time.monotonic_ns()
     time.sleep(0.5)
     taken = time.monotonic_ns() - begun
 struct.pack_into("<q", _page, 0, taken)
 """
+    )
     done = ral_trace("-o", "sleep.duckdb", "--", *python(program), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "sleep.duckdb") as trace:

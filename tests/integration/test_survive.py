@@ -277,7 +277,9 @@ for child in children:
         assert set(counts.by_pid().values()) == {2500}
         dropped, lost = assert_every_ring_balances(trace)
         assert lost == 0
-        written = trace.rows("SELECT pid, sum(written) AS n FROM ledger l JOIN process p ON p.id = l.process GROUP BY ALL")
+        written = trace.rows(
+            "SELECT pid, sum(written) AS n FROM ledger l JOIN process p ON p.id = l.process GROUP BY ALL"
+        )
         assert {row["pid"]: row["n"] for row in written} == counts.by_pid()
         assert sum(recorded(trace).values()) + dropped == 32 * 2500
 
