@@ -111,7 +111,8 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
                coalesce(transfers, 0) AS transfers,
                CASE WHEN coalesce(transfers, 0) = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
                peak.bytes AS peak_bytes, d.memory_bytes
-        FROM (SELECT d.*, c.* EXCLUDE (device), coalesce(c.kernels + c.transfers, 0) = 0 AND d.type IS DISTINCT FROM 'cpu' AS idle
+        FROM (SELECT d.*, c.* EXCLUDE (device),
+                     coalesce(c.kernels + c.transfers, 0) = 0 AND d.type IS DISTINCT FROM 'cpu' AS idle
               FROM named_device d LEFT JOIN counted c ON c.device = d.device) d
         CROSS JOIN span
         LEFT JOIN busy ON busy.device = d.device

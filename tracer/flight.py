@@ -8,13 +8,12 @@ what fits into them, which the dump states.
 import shutil
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ral_trace.tracer import _native
+from ral_trace.tracer import _native, host_samples
 from ral_trace.tracer.assemble import ENDED_AT_ONCE, short_name
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.recording import SPOOL, ProcessView, Recording, Snapshot, Totals, TracedProcess, Wanted, view_of
@@ -31,6 +30,8 @@ LOOK_S = 0.5
 class _Watched:
     """What the flight recorder remembers of a process."""
 
+    parent: int
+    """Its parent's pid, as long as that is recorded as well; else 0."""
     alarms: int = 0
     ended_s: float | None = None
     closed_s: dict[int, float] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class FlightRecording(Recording):
         assert wanted.flight_ns is not None
         self.span_ns = wanted.flight_ns
         self.due: list[str] = []
-        self._watched: dict[int, _Watched] = defaultdict(_Watched)
+        self._watched: dict[int, _Watched] = {}
         self._next_look = 0.0
 
     def begin(self) -> None:
@@ -105,7 +106,9 @@ class FlightRecording(Recording):
 
     def _watch(self, process: TracedProcess, now: float) -> None:
         process.reader.look()
-        watched = self._watched[process.number]
+        watched = self._watched.get(process.number)
+        if watched is None:
+            watched = self._watched[process.number] = _Watched(self._recorded_parent(process))
         who = f"{short_name(process.reader.command)} (pid {process.reader.pid})"
         if (alarms := process.reader.alarms()) != watched.alarms:
             watched.alarms = alarms
@@ -113,10 +116,15 @@ class FlightRecording(Recording):
         if watched.ended_s is None and not process.alive():
             watched.ended_s = now
             self.notes.gone(process.number, _native.ClockSample.now().ticks)
-            # Who died of an exception has said so above.
-            if not process.reader.exited():
+            # Who died of an exception has said so above. Workers that were forked always end like this; when one dies,
+            # its parent hears of it.
+            if not process.reader.exited() and not watched.parent:
                 self.due.append(f"{who}: {ENDED_AT_ONCE}")
         self._give_up(process, watched, now)
+
+    def _recorded_parent(self, process: TracedProcess) -> int:
+        parent = host_samples.parent(process.reader.pid)
+        return parent if any(other.reader.pid == parent for other in self.processes.values()) else 0
 
     def _give_up(self, process: TracedProcess, watched: _Watched, now: float) -> None:
         """Removes what has been gone for so long that no dump can be about it."""

@@ -109,7 +109,9 @@ def _say_what_came_of_it(run: Run, totals: Totals, console: Console) -> None:
 
 def _why_nothing(run: Run) -> str:
     recording, options = run.recording, run.options
-    if run.interrupts:
+    if run.child is not None and run.child.returncode:
+        why = f"'{options.command[0]}' ended with {run.child.returncode} before it ran an op"
+    elif run.interrupts:
         why = "the recording was interrupted before there was an event; let it run longer"
     elif recording.snapshot().attach_failures:
         why = f"programs could not make their rings in {recording.root}; make room there, or set RAL_TRACE_DIR"

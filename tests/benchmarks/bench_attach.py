@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_attach
 
 The first: programs of one and of four threads time each of their ops while recordings begin and end around them; of
-each beginning the longest op counts, because it is the one that made its thread's ring. Beside it stand the longest ops
-of two windows as long, one in which the recording went on and one in which there was none: what the machine does
+each beginning the longest op counts, because it is the one that made its thread's ring. Beside it stand the longest
+ops of two windows as long, one in which the recording went on and one in which there was none: what the machine does
 anyway.
 The second: two programs train the same small model, one of them with ral-trace's entry point off, and take turns.
 """

@@ -441,7 +441,7 @@ def in_process(tmp_path: Path, source: str) -> Any:
 
 
 def test_what_is_wanted_changes_under_busy_threads(tmp_path: Path) -> None:
-    """Three hundred times, while four threads run ops; after that, an op is one record again, and none when unwanted."""
+    """Three hundred times, while four threads run ops; then an op is one record again, and none when unwanted."""
     assert in_process(tmp_path, CHANGING) == [100, 100, 0]
 
 
