@@ -12,7 +12,7 @@ from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, 
 from ral_trace.tracer.finish import TRACE_ENDING, TraceInTheMaking, check_output, in_the_making
 from ral_trace.tracer.governor import governed
 from ral_trace.tracer.recording import Recording, Totals, Wanted, is_running
-from ral_trace.tracer.run import RecordOptions, Run, programs, say, stop_signals
+from ral_trace.tracer.run import RecordOptions, Run, programs, say, stop_signals, stops_held
 
 INSTALL = "install ral-trace in the Python that runs it"
 COMMAND = "ral-trace -- COMMAND"
@@ -30,7 +30,11 @@ def record(options: RecordOptions, console: Console) -> int:
     Raises RalTraceError; NothingRecorded when there was not one event.
     """
     check(options)
-    with Recording(wanted(options)) as recording, in_the_making(recording, options.output) as making:
+    with (
+        stops_held() as let_go,
+        Recording(wanted(options)) as recording,
+        in_the_making(recording, options.output) as making,
+    ):
         announce_stale(console)
         govern = governed(recording, options.max_overhead)
 
@@ -40,6 +44,7 @@ def record(options: RecordOptions, console: Console) -> int:
 
         run = Run(options, recording, console, answer=Answers(recording).prepare, each_turn=each_turn)
         with stop_signals(run.interrupt):
+            let_go()
             try:
                 run.until_done()
                 recording.end()

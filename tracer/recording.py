@@ -129,6 +129,7 @@ class Recording:
             if not self.keep:
                 whatever_happens.callback(shutil.rmtree, self.folder, ignore_errors=True)
                 whatever_happens.callback(shutil.rmtree, self.spool_folder, ignore_errors=True)
+            whatever_happens.callback(_remove_names_of_the_dead, self.root)
             whatever_happens.callback(self.notes.close)
             whatever_happens.callback(self._sessions.release, self.slot)
             if error is None:

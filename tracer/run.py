@@ -153,6 +153,22 @@ def programs(totals: Totals) -> str:
 
 
 @contextmanager
+def stops_held() -> Iterator[Callable[[], None]]:
+    """Ctrl-C and the like wait, until the end or a call of what it gives: who has begun a recording must first know how
+    to end it.
+    """
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+@contextmanager
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     previous = {number: signal.signal(number, handler) for number in STOPS}
     try:

@@ -47,7 +47,8 @@ while time.monotonic() < until:
 
 
 LIGHT = """
-import ctypes, mmap, os, signal, struct, sys, threading, time
+import ctypes, gc, mmap, os, signal, struct, sys, threading, time
+gc.disable()                                   # its pauses are events, too
 from ral_trace.tracer import _native, annotate
 refused = _native.start("", "")                # what `import torch` does, without its seconds
 _file = open(os.environ["RAL_TEST_COUNTS"], "r+b")
@@ -102,8 +103,9 @@ class Counts:
 
 
 def recorded(trace: Trace, name: str = "work") -> dict[int, int]:
-    """How many events of a name each process has, by pid."""
-    rows = trace.rows("SELECT pid, count(*) AS n FROM events WHERE name = ? GROUP BY pid", [name])
+    """How many ops or annotations of a name each process has, by pid."""
+    kinds = "kind IN ('op', 'annotation')"
+    rows = trace.rows(f"SELECT pid, count(*) AS n FROM events WHERE name = ? AND {kinds} GROUP BY pid", [name])
     return {row["pid"]: row["n"] for row in rows}
 
 

@@ -70,7 +70,7 @@ def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counts:
 
 
 def session_begins() -> None:
-    wait_for(lambda: any(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/spool")), "the recording begins")
+    wait_for(lambda: any(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/control")), "the recording begins")
 
 
 def test_children_however_they_came_about(tmp_path: Path, counts: Counts) -> None:
@@ -147,7 +147,7 @@ def test_programs_of_other_users_are_never_touched(tmp_path: Path, counts: Count
 def test_eight_recordings_at_once_are_each_complete(tmp_path: Path, counts: Counts) -> None:
     recordings = [start("--duration", "120s", "-o", f"{number}.duckdb", cwd=tmp_path) for number in range(8)]
     try:
-        wait_for(lambda: len(list(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/spool"))) == 8, "all begin")
+        wait_for(lambda: len(list(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/control"))) == 8, "all begin")
         time.sleep(0.5)
         ninth = ral_trace("-o", "ninth.duckdb", "--", *python(LIGHT + "work(0, 1)"), cwd=tmp_path)
         assert ninth.returncode == 1

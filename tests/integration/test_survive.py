@@ -101,7 +101,7 @@ def light(source: str) -> list[str]:
 def test_each_way_to_die_leaves_what_was_done(tmp_path: Path, counts: Counts, small_cgroup: Path | None) -> None:
     recording = start("--duration", "300s", "-o", "deaths.duckdb", cwd=tmp_path)
     try:
-        wait_for(lambda: any(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/spool")), "the recording begins")
+        wait_for(lambda: any(Path(os.environ["RAL_TRACE_DIR"]).glob("session-*/control")), "the recording begins")
         environment = {**os.environ, **({"RAL_TEST_CGROUP": str(small_cgroup)} if small_cgroup else {})}
         programs = {
             name: subprocess.Popen(light(source), env=environment, stderr=subprocess.PIPE)
@@ -139,6 +139,46 @@ def test_each_way_to_die_leaves_what_was_done(tmp_path: Path, counts: Counts, sm
     assert found == right
     assert ended[pids["daemon"]] == "exited"
     assert "crash or a kill" in ended[pids["segfault"]]
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        pytest.param("os.closerange(3, 4096); work(0, 3000)", 3000, id="descriptors"),
+        pytest.param("os.chdir('/'); os.umask(0o777); work(0, 3000)", 3000, id="folder and umask"),
+        # Its ring stays as large as it was then, and a later thread has none: what finds no room is counted.
+        pytest.param(
+            "import resource; work(0, 100); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); work(0, 3000)",
+            None,
+            id="the right to write files",
+        ),
+    ],
+)
+def test_a_program_may_give_up(tmp_path: Path, counts: Counts, source: str, kept: int | None) -> None:
+    later = "\nthread = threading.Thread(target=work, args=(1, 50)); thread.start(); thread.join()"
+    done = ral_trace("-o", "less.duckdb", "--", *light(source + later), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [counts.slot(number)[1] for number in (0, 1)] == [3000, 50]
+    emitted = 3050 if kept else 3150
+    with open_trace(tmp_path / "less.duckdb") as trace:
+        dropped, lost = assert_every_ring_balances(trace)
+        assert lost == 0
+        assert sum(recorded(trace).values()) + dropped == emitted
+        assert dropped == 0 if kept else dropped >= 50
+
+
+@pytest.mark.skipif(not ROOT, reason="needs another user to become")
+def test_a_program_that_becomes_another_user_is_left(tmp_path: Path, counts: Counts) -> None:
+    source = "work(0, 100); os.setuid(65534); work(0, 3000)"
+    done = ral_trace("-o", "less.duckdb", "--", *light(source), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert counts.slot(0)[1] == 3000
+    with open_trace(tmp_path / "less.duckdb") as trace:
+        assert_every_ring_balances(trace)
+        (row,) = trace.rows("FROM ledger")
+        # When it sees that the page is no longer its own is a matter of moments.
+        assert 100 <= row["written"] <= 3100
+        assert sum(recorded(trace).values()) + row["dropped"] == row["written"]
 
 
 def test_what_a_dead_collector_left_is_salvaged_to_the_event(tmp_path: Path, counts: Counts) -> None:
@@ -377,7 +417,7 @@ for slot in range(200):
 
 
 def test_nothing_of_these_stays(tmp_path: Path, counts: Counts) -> None:
-    """The recording of a program that was killed gives back all its memory."""
+    """Of a program that was killed: no ring, no names, no file that it was drained into."""
     done = ral_trace("-o", "killed.duckdb", "--", *light(DEATHS["killed"]), cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 128 + signal.SIGKILL
     assert [path.name for path in Path(os.environ["RAL_TRACE_DIR"]).iterdir()] == ["page"]
