@@ -105,7 +105,9 @@ def transform(builder: TraceBuilder, processes: list[ProcessNames]) -> None:
     _memory(connection)
     _accesses(connection)
     _link_autograd(connection)
-    connection.execute("DROP VIEW known; DROP VIEW fact; DROP TABLE stack_row; DROP TABLE record; DROP TABLE record_name")
+    connection.execute(
+        "DROP VIEW known; DROP VIEW fact; DROP TABLE stack_row; DROP TABLE record; DROP TABLE record_name"
+    )
     connection.execute("DROP TABLE record_node")
 
 
@@ -215,16 +217,21 @@ def _events(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _memory(connection: duckdb.DuckDBPyConnection) -> None:
+    """A host's block that is freed without having been allocated here is no block of this recording: its size is
+    unknown.
+    """
     connection.execute(f"""
         INSERT INTO memory_change
         SELECT CASE WHEN r.kind <> 'region' THEN r.kind::VARCHAR
                     WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END,
-               r.id, r.ts_ns, d.id, r.arg0, r.bytes, if(r.kind = 'alloc', r.arg1, NULL),
+               r.id, r.ts_ns, d.id, r.arg0, nullif(r.bytes, -1), if(r.kind = 'alloc', r.arg1, NULL),
                if(r.kind = 'free' AND r.device >= 0, r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL), r.before_trace,
                CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
                CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END
         FROM known r JOIN device_row d ON d.process = r.process AND d.code = r.device
-        WHERE r.kind IN ('alloc', 'free', 'region')""")
+        WHERE r.kind IN ('alloc', 'free', 'region')
+        QUALIFY r.kind <> 'free' OR r.device <> {_native.HOST_MEMORY} OR count(*) FILTER (r.kind = 'alloc')
+                OVER (PARTITION BY r.process, r.device, r.arg0 ORDER BY r.ts_ns, r.id) > 0""")
 
 
 def _accesses(connection: duckdb.DuckDBPyConnection) -> None:
