@@ -118,6 +118,8 @@ torch.cat([x, torch.ones(1, 2)])
 torch.add(x, 2.5)
 torch.ops.aten.index(x, [None, torch.tensor([0])])
 torch.cat([torch.ones(1, 1, 1, 1)] * 400)
+torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).clone()
+torch.sparse_coo_tensor([[0]], [1.0], (5,)).neg()
 """
 
 
@@ -136,6 +138,9 @@ def test_shapes_and_types_of_inputs(tmp_path: Path) -> None:
         # The number is a tensor by the time that the op is called.
         assert args("aten::add.Tensor") == [{"shapes": [[4, 2], [], []], "dtypes": ["float32", "float64", "Scalar"]}]
         assert args("aten::index.Tensor") == [{"shapes": [[4, 2], [[], [1]]], "dtypes": ["float32", ["", "int64"]]}]
+        assert args("aten::neg")[-1] == {"shapes": [[5]], "dtypes": ["float32"]}
+        # Python tells no shape of a nested tensor without running.
+        assert [] in [shown["shapes"][0] for shown in args("aten::clone")]
         assert trace.rows("FROM event WHERE kind = 'op' AND args IS NULL") == []
 
 
@@ -226,6 +231,7 @@ c = torch.mm(a, b)
 a.mul_(b)
 torch.mm(a, b, out=out)
 view = c.view(-1)
+torch._foreach_mul_([a, c], 1.0)
 d = torch.cat([a, b])
 if DEVICE != "cpu":
     torch.ral.synchronize()
@@ -254,6 +260,7 @@ def test_an_access_names_the_block(tmp_path: Path, device: str) -> None:
         assert used("aten::mm") == [("a", "read"), ("b", "read"), ("c", "write")]
         assert used("aten::mul_.Tensor") == [("a", "read_write"), ("b", "read")]
         assert used("aten::mm.out") == [("a", "read"), ("b", "read"), ("out", "write")]
+        assert used("aten::_foreach_mul_.Scalar") == [("a", "read_write"), ("c", "read_write")]
         assert used("aten::view") == [("c", "read")]
         assert used("aten::cat") == [("a", "read"), ("b", "read"), ("d", "write")]
 
