@@ -517,7 +517,7 @@ def test_hooks_of_another_version_are_told_of(tmp_path: Path) -> None:
 
 
 def test_what_is_wanted_changes_under_busy_threads(tmp_path: Path) -> None:
-    """Three hundred times, while four threads run ops; after that, an op is one record again, and none when unwanted."""
+    """Three hundred times, while four threads run ops; after that, an op is one record, and none when unwanted."""
     assert in_process(tmp_path, CHANGING) == [100, 100, 0]
 
 
