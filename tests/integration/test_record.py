@@ -121,7 +121,9 @@ def test_children_of_the_command_are_recorded(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "family.duckdb") as trace:
         assert len(trace.rows("FROM process")) == 2
-        assert len(trace.rows("SELECT DISTINCT process FROM event WHERE name = 'aten::mul.Tensor'")) == 1
+        assert (
+            len(trace.rows("SELECT DISTINCT process FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")) == 1
+        )
 
 
 def test_a_forked_child_has_rings_of_its_own(tmp_path: Path) -> None:
@@ -137,7 +139,9 @@ for _ in range(5): torch.ones(2) * 3
     done = ral_trace("-o", "fork.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "fork.duckdb") as trace:
-        rows = trace.rows("SELECT process, count(*) AS n FROM event WHERE name = 'aten::mul.Tensor' GROUP BY 1")
+        rows = trace.rows(
+            "SELECT process, count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor' GROUP BY 1"
+        )
         assert sorted(row["n"] for row in rows) == [5, 7]
     assert_balanced(tmp_path / "fork.duckdb")
 
@@ -153,7 +157,10 @@ def test_two_sessions_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert outer.returncode == 0, errors
     for name in ("inner.duckdb", "outer.duckdb"):
         with open_trace(tmp_path / name) as trace:
-            assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 3000
+            assert (
+                trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"]
+                == 3000
+            )
 
 
 def test_nothing_is_left_in_shared_memory(tmp_path: Path, rendezvous: Path) -> None:
@@ -182,7 +189,9 @@ def test_the_ending_of_the_output_decides_the_format(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / name).read_bytes().startswith(begins) or name == "run.pftrace"
     with open_trace(tmp_path / "run.json.gz") as trace:
-        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+        assert (
+            trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"] == 1
+        )
     assert ral_trace("-o", "folder", "--", sys.executable, "-c", program, cwd=tmp_path).returncode == 0
     assert (tmp_path / "folder" / "event.parquet").exists()
 
@@ -213,7 +222,9 @@ os.kill(child, 9)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun < 50
     with open_trace(tmp_path / "self.duckdb") as trace:
-        rows = trace.rows("SELECT name FROM event WHERE kind = 'annotation' OR name = 'aten::mul.Tensor' ORDER BY name")
+        rows = trace.rows(
+            "SELECT name FROM event WHERE kind = 'annotation' OR kind = 'op' AND name = 'aten::mul.Tensor' ORDER BY name"
+        )
         assert [row["name"] for row in rows] == ["aten::mul.Tensor", "mine"]
         assert len(trace.rows("FROM process")) == 2
 
@@ -227,7 +238,9 @@ def test_what_cannot_be_written_is_rescued(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     rescued = Path(done.stderr.strip().rpartition(" ")[2])
     with open_trace(rescued) as trace:
-        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+        assert (
+            trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"] == 1
+        )
 
 
 def test_a_short_lived_process_has_its_command_line(tmp_path: Path) -> None:
