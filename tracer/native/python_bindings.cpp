@@ -305,8 +305,10 @@ class AgentCaller {
     }
   }
 
-  // This process has a Python that may be called: from its start, and again after a fork, when Python has mended itself.
+  // This process has a Python that may be called: from its start, and again after a fork, when Python has mended itself
+  // (its parent's calls are not its own).
   static void ready() noexcept {
+    calling_.store(0);
     ready_in_.store(::getpid());
     last_.store(agent_details(api().details->load()));
   }
