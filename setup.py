@@ -97,7 +97,12 @@ def with_torch() -> list[Library]:
     core = [path for path in glob("backend/native/core/*.cpp") if not path.endswith(GLUE)]
     return [
         Library(
-            "ral_trace.tracer.libral_torch_hooks", glob("tracer/native/torch_hooks/*.cpp"), flags, link, plain=True
+            "ral_trace.tracer.libral_torch_hooks",
+            glob("tracer/native/torch_hooks/*.cpp"),
+            # torch is built so, and without it at::RecordFunction has a member that torch's does not have.
+            [*flags, "-DNDEBUG"],
+            link,
+            plain=True,
         ),
         Library(
             "ral_trace.backend._adapter",

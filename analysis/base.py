@@ -51,8 +51,8 @@ DEVICE = Column("device", "text", "as people write it, ral:1; with the pid where
 OP = Column("op", "text", "op that allocated; none: unknown")
 
 NAMED_DEVICE = """named_device AS (
-    SELECT d.id AS device, d.process, l.label, d.vendor, d.name, d.memory_bytes,
-           row_number() OVER (ORDER BY d.type, d."index", d.process, d.id) AS position,
+    SELECT d.id AS device, d.process, d.type, l.label, d.vendor, d.name, d.memory_bytes,
+           row_number() OVER (ORDER BY d.type = 'cpu', d.type, d."index", d.process, d.id) AS position,
            coalesce(l.label, d.name, 'device ' || d.id) || CASE
                WHEN count(*) OVER (PARTITION BY l.label) = 1 THEN ''
                WHEN count(*) OVER (PARTITION BY l.label, p.pid) = 1

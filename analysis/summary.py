@@ -77,7 +77,9 @@ LEDGER = Analysis(
 
 
 def devices(trace: Trace, *, device: str | None = None) -> Rows:
-    """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work."""
+    """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work. The host is
+    a device for its memory only: its ops are not rows of it, so how busy it was is unknown.
+    """
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, span AS (
@@ -109,7 +111,8 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
                coalesce(transfers, 0) AS transfers,
                CASE WHEN coalesce(transfers, 0) = 0 THEN 0 ELSE transferred_bytes END AS transferred_bytes,
                peak.bytes AS peak_bytes, d.memory_bytes
-        FROM (SELECT d.*, c.* EXCLUDE (device), coalesce(c.kernels + c.transfers, 0) = 0 AS idle
+        FROM (SELECT d.*, c.* EXCLUDE (device),
+                     coalesce(c.kernels + c.transfers, 0) = 0 AND d.type IS DISTINCT FROM 'cpu' AS idle
               FROM named_device d LEFT JOIN counted c ON c.device = d.device) d
         CROSS JOIN span
         LEFT JOIN busy ON busy.device = d.device

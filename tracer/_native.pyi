@@ -90,8 +90,10 @@ class RingAccount:
     ring: int
     tid: int
     thread_name: str
+    closed: bool
+    """Its thread is gone."""
     finished: bool
-    """Its thread is gone and all is read, or it is damaged."""
+    """... and all is read, or it is damaged."""
     spent_ticks: int
     """What recording took on that thread, estimated from a sample."""
     account: Account
@@ -142,6 +144,9 @@ class ProcessReader:
     def drain(self, process: int, spool: Spool) -> bool:
         """Moves what is committed out of all rings. False: the disk has no room for it."""
 
+    def look(self) -> None:
+        """Brings the accounts of all rings up to date without taking anything."""
+
     def detached(self) -> bool: ...
     def exited(self) -> bool: ...
     def alarms(self) -> int:
@@ -154,6 +159,9 @@ class ProcessReader:
     def rings(self) -> list[RingAccount]: ...
     def unrecorded(self) -> int:
         """Events of threads for whose rings there was no room."""
+
+    def spent_ticks(self) -> int:
+        """What recording took on all threads, estimated from a sample."""
 
     def finished(self) -> list[RingAccount]: ...
     def forget_finished(self) -> list[RingAccount]:
@@ -186,6 +194,9 @@ class Sessions:
 
     def end(self, slot: int) -> None: ...
     def release(self, slot: int) -> None: ...
+    def release_dead(self, slot: int) -> None:
+        """Frees the slot of a collector that died, unless a live one has it by now."""
+
     def attach_failures(self, slot: int) -> int: ...
     def taken(self) -> list[SessionView]: ...
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from ral_trace.tracer.assemble import assemble
 from ral_trace.tracer.control import Message, Work
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.finish import check_output, write_snapshot
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.recording import Recording, Snapshot
 
@@ -23,6 +24,10 @@ class Answers:
                 self.recording.poll()
                 snapshot = self.recording.snapshot()
                 return lambda: _query(snapshot, sql)
+            case {"do": "dump", "output": str(output)}:
+                self.recording.poll()
+                snapshot = self.recording.snapshot()
+                return lambda: _dump(snapshot, Path(output))
             case {"do": "status"}:
                 totals = self.recording.poll()
                 return lambda: vars(totals)
@@ -37,3 +42,8 @@ def _query(snapshot: Snapshot, sql: str) -> Message:
         with open_trace(path) as trace:
             columns, rows = trace.query(sql)
     return {"columns": columns, "rows": rows}
+
+
+def _dump(snapshot: Snapshot, output: Path) -> Message:
+    check_output(output)
+    return {"output": str(output), "events": write_snapshot(snapshot, output)}

@@ -2,42 +2,102 @@
 
 import signal
 from collections import Counter
-from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native
+from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.governor import ORDER as SHED_ORDER
 from ral_trace.tracer.journal import Journal, RingRow
-from ral_trace.tracer.recording import ProcessView, Snapshot
+from ral_trace.tracer.live import LiveRows, ProcessNames
+from ral_trace.tracer.recording import SAMPLE_S, ProcessView, Snapshot
 from ral_trace.tracer.store import TraceBuilder
 
 BATCH_ROWS = 200_000
+SAMPLES_A_SECOND = round(1 / SAMPLE_S)
 WALL_CLOCK_JUMP_NS = 10_000_000
 """Between two readings a second apart; a clock that is slewed moves half a millisecond in that time."""
 ENDED_AT_ONCE = "ended without its exit handlers: os._exit (as forked workers do), a crash or a kill"
 OVERWRITTEN = "events overwritten by later ones before the collector came; give their rings more room with --buffer"
+FLOWN_OVER = "events that a flight recorder has overwritten since the program began, as it should"
 DROPPED = "events dropped: a ring was full before the collector came; give it more room with --buffer"
 
 
-@dataclass
 class Assembly:
-    """One snapshot on its way into a trace. `since_ticks`: leave out what had ended before."""
+    """A trace in the making. `since_ticks`: leave out what had ended before."""
 
-    builder: TraceBuilder
-    snapshot: Snapshot
-    since_ticks: int = 0
-    rows: dict[int, int] = field(default_factory=dict)
-    """process.id by number: those of which nothing is left have no row."""
+    def __init__(self, spool: Path, output: Path, *, since_ticks: int = 0) -> None:
+        self.builder = TraceBuilder(output)
+        self.since_ticks = since_ticks
+        self._rows = LiveRows(self.builder)
+        try:
+            self._spool = _native.SpoolReader(str(spool))
+        except RuntimeError as error:
+            self.builder.close()
+            raise RalTraceError(f"{error}") from error
+        self._taken: Snapshot | None = None
 
-    def __post_init__(self) -> None:
-        clocks = self.journal.clocks
-        # One reading alone has no rate; the same twice has none either, and then all times are the zero.
-        self.clock = _native.Calibration(clocks)
-        self.names = {view.number: _native.NameList.read(str(view.names)) for view in self.snapshot.processes}
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.builder.close()
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Moves what the spool has into the trace: of a recording that goes on, this may be called again and again.
+
+        All records in the spool must be older than the last reading of the clocks in `snapshot`.
+        """
+        self._taken = snapshot
+        self.clock = _native.Calibration(snapshot.journal.clocks)
+        self.names = {view.number: view.read_names() for view in snapshot.processes}
+        for view in snapshot.processes:
+            found = self.names[view.number]
+            self._rows.add_names(ProcessNames(view.number, found.names, found.stacks))
+        batch = _native.Batch()
+        while self._spool.next(self.clock, BATCH_ROWS, self.since_ticks, batch):
+            self._rows.add(batch)
+
+    def finish(self, facts: dict[str, object] | None = None) -> int:
+        """Writes the trace, as of the last snapshot. Returns how many events it holds.
+
+        Raises RalTraceError when the output cannot be written.
+        """
+        snapshot = self.snapshot
+        _describe(self)
+        threads = {
+            (view.number, ring.tid): ring.thread_name
+            for view in snapshot.processes
+            for ring in self.rings(view)
+            if ring.tid is not None
+        }
+        self._rows.finish(threads)
+        if snapshot.journal.begin.flight_ns is not None:
+            _describe_flight(self, snapshot.journal.begin.flight_ns)
+        self.builder.info(**(facts or {}))
+        [(events,)] = self.builder.connection.execute("SELECT count(*) FROM event").fetchall()
+        self.builder.finish()
+        return int(events)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the trace is of."""
+        assert self._taken is not None
+        return self._taken
 
     @property
     def journal(self) -> Journal:
         return self.snapshot.journal
+
+    def span_ns(self, begin_ticks: int, end_ticks: int) -> int:
+        """A span of ticks in nanoseconds, at the rate of the whole recording."""
+        zero = self.journal.clocks[0].ticks
+        return self.clock.epoch_ns(zero + end_ticks - begin_ticks) - self.clock.epoch_ns(zero)
 
     def rings(self, view: ProcessView) -> list[RingRow]:
         """The accounts of all threads of a process, and of those for whose rings there was no room."""
@@ -51,29 +111,33 @@ def assemble(snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: d
 
     Raises RalTraceError when the output cannot be written.
     """
-    with TraceBuilder(output) as builder:
-        assembly = Assembly(builder, snapshot, since_ticks)
-        live.prepare(builder.connection)
-        _load_records(assembly)
-        _describe(assembly)
-        live.transform(builder, [_names_of(assembly, view) for view in snapshot.processes])
-        builder.info(**(facts or {}))
-        [(events,)] = builder.connection.execute("SELECT count(*) FROM event").fetchall()
-        builder.finish()
-        return int(events)
+    with Assembly(snapshot.spool, output, since_ticks=since_ticks) as assembly:
+        assembly.advance(snapshot)
+        return assembly.finish(facts)
 
 
-def _load_records(assembly: Assembly) -> None:
-    reader = _native.SpoolReader(str(assembly.snapshot.spool))
-    batch = _native.Batch()
-    while reader.next(assembly.clock, BATCH_ROWS, assembly.since_ticks, batch):
-        live.append(assembly.builder.connection, batch)
-
-
-def _names_of(assembly: Assembly, view: ProcessView) -> live.ProcessNames:
-    found = assembly.names[view.number]
-    threads = [(ring.tid, ring.thread_name) for ring in assembly.rings(view) if ring.tid is not None]
-    return live.ProcessNames(view.number, found.names, found.stacks, threads)
+def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
+    """States the span that is complete: since the begin of the fullest ring, where something was overwritten."""
+    builder, journal = assembly.builder, assembly.journal
+    end_ns = assembly.clock.epoch_ns(journal.clocks[-1].ticks)
+    first = {
+        (process, tid): int(ts_ns)
+        for process, tid, ts_ns in builder.connection.execute("""
+            SELECT t.process, t.tid, min(e.ts_ns + e.dur_ns) FROM event e JOIN thread t ON t.id = e.thread GROUP BY ALL
+            """).fetchall()
+    }
+    begins = [
+        first.get((view.number, ring.tid), end_ns)
+        for view in assembly.snapshot.processes
+        for ring in assembly.rings(view)
+        if ring.dropped and ring.tid is not None
+    ]
+    recorded_ns = end_ns - assembly.clock.epoch_ns(journal.clocks[0].ticks)
+    held_ns = min([asked_ns, recorded_ns, *(end_ns - begin_ns for begin_ns in begins)])
+    builder.info(flight_asked_ns=asked_ns, flight_held_ns=held_ns)
+    if held_ns < min(asked_ns, recorded_ns):
+        what = f"of the last {asked_ns / 1e9:g} s the rings held {held_ns / 1e9:.3f} s of every thread"
+        builder.add("quality", what=f"{what}; give them more room with --buffer")
 
 
 def _describe(assembly: Assembly) -> None:
@@ -106,13 +170,15 @@ def _describe(assembly: Assembly) -> None:
 def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> None:
     journal, builder = assembly.journal, assembly.builder
     gone = journal.gone.get(view.number)
-    row = builder.add(
+    row = view.number  # as the events have it
+    builder.add(
         "process",
+        id=view.number,
         source=source,
         pid=view.reader.pid,
         host=journal.begin.host,
-        name=short_name(words_of(view)),
-        command_line=" ".join(words_of(view)),
+        name=short_name(view.reader.command),
+        command_line=" ".join(words_of(view.reader.command)),
         started_ns=assembly.clock.epoch_ns(view.reader.attached_ticks),
         ended_ns=None if gone is None else assembly.clock.epoch_ns(gone),
         ended_how=how_ended(journal, view),
@@ -133,40 +199,42 @@ def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> Non
 
 
 def _sample_counters(assembly: Assembly, view: ProcessView, row: int) -> None:
-    """Resident memory, and CPU time as a share of one core, between one sample and the next."""
+    """Resident memory; CPU time as a share of one core; and what recording took of that, all between samples."""
     samples = [sample for sample in assembly.journal.samples[view.number] if sample.ticks >= assembly.since_ticks]
-    at = [assembly.clock.epoch_ns(sample.ticks) for sample in samples]
-    builder = assembly.builder
     if not samples:
         return
-    memory = builder.add("counter", process=row, series="host memory (RSS)", unit="bytes")
-    builder.add_rows(
-        "counter_value",
-        [
-            {"counter": memory, "ts_ns": ts_ns, "value": float(sample.rss_bytes)}
-            for ts_ns, sample in zip(at, samples, strict=True)
-        ],
-    )
-    cpu = builder.add("counter", process=row, series="host CPU", unit="percent of one core")
-    builder.add_rows(
-        "counter_value",
-        [
-            {"counter": cpu, "ts_ns": at[i], "value": 100 * (after.cpu_ns - before.cpu_ns) / (at[i + 1] - at[i])}
-            for i, (before, after) in enumerate(zip(samples, samples[1:], strict=False))
-            if at[i + 1] > at[i]
-        ],
-    )
+
+    def series(name: str, unit: str, values: list[tuple[int, float]]) -> None:
+        number = assembly.builder.add("counter", process=row, series=name, unit=unit)
+        rows = [{"counter": number, "ts_ns": assembly.clock.epoch_ns(at), "value": value} for at, value in values]
+        assembly.builder.add_rows("counter_value", rows)
+
+    series("host memory (RSS)", "bytes", [(sample.ticks, float(sample.rss_bytes)) for sample in samples])
+    cpu = [
+        (before.ticks, 100 * (after.cpu_ns - before.cpu_ns) / assembly.span_ns(before.ticks, after.ticks))
+        for before, after in pairwise(samples)
+        if after.ticks > before.ticks
+    ]
+    series("host CPU", "percent of one core", cpu)
+    # The kernel counts CPU time in hundredths of a second: a share of less than a second of it would be noise.
+    cost = [
+        (before.ticks, 100 * assembly.span_ns(before.spent_ticks, after.spent_ticks) / (after.cpu_ns - before.cpu_ns))
+        for before, after in pairwise(samples[::SAMPLES_A_SECOND])
+        if after.cpu_ns > before.cpu_ns
+    ]
+    series("cost of recording", "percent of CPU time", cost)
 
 
 def _warn(assembly: Assembly, source: int, view: ProcessView, row: int) -> None:
     journal, rings, names = assembly.journal, assembly.rings(view), assembly.names[view.number]
-    name = short_name(words_of(view))
+    name = short_name(view.reader.command)
 
     def warn(what: str, count: int | None = None) -> None:
         assembly.builder.add("quality", source=source, process=row, what=what, count=count, example=name)
 
     if dropped := sum(ring.dropped for ring in rings):
-        warn(OVERWRITTEN if journal.begin.overwrite else DROPPED, dropped)
+        overwritten = OVERWRITTEN if journal.begin.flight_ns is None else FLOWN_OVER
+        warn(overwritten if journal.begin.overwrite else DROPPED, dropped)
     if lost := sum(ring.lost for ring in rings):
         warn("events lost: not committed when their writer died, or damaged", lost)
     if note := view.reader.note:
@@ -179,18 +247,25 @@ def _warn(assembly: Assembly, source: int, view: ProcessView, row: int) -> None:
     ]:
         if count:
             warn(what, count)
+    begun = assembly.clock.epoch_ns(journal.clocks[0].ticks)
+    for shed in journal.sheds[view.number]:
+        seconds = (assembly.clock.epoch_ns(shed.ticks) - begun) / 1e9
+        left_out = " and ".join(what for what, bits in SHED_ORDER if bits & shed.details)
+        share = f"recording took an estimated {100 * shed.share:.2f} % of the program's CPU time"
+        warn(f"{share}: from {seconds:.3f} s on left out: {left_out}")
     how = how_ended(journal, view)
     if how not in ("exited", "still running", ENDED_AT_ONCE):
         warn(f"the program did not end well ({how}): the trace holds what it had written by then")
 
 
-def words_of(view: ProcessView) -> list[str]:
+def words_of(command: bytes) -> list[str]:
     """A program's command, as it wrote it itself: a short-lived process is gone before anybody could look."""
-    return [word.decode(errors="replace") for word in view.reader.command.split(b"\0") if word]
+    return [word.decode(errors="replace") for word in command.split(b"\0") if word]
 
 
-def short_name(words: list[str]) -> str:
+def short_name(command: bytes) -> str:
     """The module or the script where there is one, else the program."""
+    words = words_of(command)
     # Options of Python end at the script or the module; what follows is the program's own.
     for position, word in enumerate(words[1:], start=1):
         if word == "-m" and position + 1 < len(words):
@@ -230,7 +305,7 @@ def _clock_error_ns(assembly: Assembly) -> int:
 def _clock_jumps(journal: Journal) -> list[tuple[str, int]]:
     """Steps of the wall clock: the trace goes on in its old time."""
     offsets = [at.realtime_ns - at.monotonic_ns for at in journal.clocks]
-    steps = [after - before for before, after in zip(offsets, offsets[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(offsets)]
     jumps = [step for step in steps if abs(step) >= WALL_CLOCK_JUMP_NS]
     if not jumps:
         return []

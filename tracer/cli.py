@@ -15,10 +15,13 @@ from rich.console import Console
 
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
+from ral_trace.tracer.flight_command import dump as write_dumps
+from ral_trace.tracer.flight_command import fly
 from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
+from ral_trace.tracer.run import RecordOptions
 from ral_trace.tracer.text import plain
-from ral_trace.tracer.units import duration_ns, size_bytes
+from ral_trace.tracer.units import duration_ns, percent, size_bytes
 
 EPILOG = """\b
 Examples:
@@ -49,6 +52,15 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         return value if isinstance(value, int) else size_bytes(str(value))
+
+
+class Percent(click.ParamType[float]):
+    """A percentage option: a share, 0 to 1."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return value if isinstance(value, float) else percent(str(value))
 
 
 class Commands(click.Group):
@@ -106,8 +118,23 @@ class Commands(click.Group):
     show_default=True,
     help="What a full ring loses: the newest events, or the oldest.",
 )
+@click.option(
+    "--max-overhead",
+    type=Percent(),
+    metavar="PERCENT",
+    help="Of the programs' CPU time. Beyond it detail is left out: stacks, shapes, small ops, then all ops.",
+)
+@click.option(
+    "--flight",
+    type=Duration(),
+    metavar="TIME",
+    help="Keep only the last seconds; `ral-trace dump` or a program's death writes them out.",
+)
+@click.option("--salvage", is_flag=True, help="Write out what recordings left whose collector died.")
 @click.option("--with-shapes", is_flag=True, help="Record the shapes and types of every op's inputs.")
-@click.option("--with-stack", is_flag=True, help="Record the Python stack of every op (always: of syncs, fallbacks, OOM).")
+@click.option(
+    "--with-stack", is_flag=True, help="Record the Python stack of every op (always: of syncs, fallbacks, OOM)."
+)
 @click.option("--with-modules", is_flag=True, help="Record calls of torch.nn modules by name.")
 @click.option("--with-access", is_flag=True, help="Record which blocks of memory each op reads and writes.")
 @click.option("--strict", is_flag=True, help="Exit with 5 when an event was dropped or lost.")
@@ -139,6 +166,9 @@ def main_command(
     pid: int | None,
     ring_bytes: int,
     on_full: str,
+    max_overhead: float | None,
+    flight: int | None,
+    salvage: bool,
     with_shapes: bool,
     with_stack: bool,
     with_modules: bool,
@@ -165,24 +195,31 @@ def main_command(
     if html is not None or as_json:
         raise UsageError("--html and --json go with --report: ral-trace --report --html")
     command: tuple[str, ...] = ctx.obj or ()
-    if duration is None and not command and not leash and pid is None:
+    target = output or record_command.default_output()
+    if salvage:
+        from ral_trace.tracer import salvage_command
+
+        ctx.exit(salvage_command.write_left(target, Console(stderr=True)))
+    if duration is None and flight is None and not command and not leash and pid is None:
         raise UsageError(
             "say for how long, or what to record: ral-trace --duration 10s, "
             "or ral-trace -- python train.py (see --help)"
         )
     more = {"SHAPES": with_shapes, "OP_STACKS": with_stack, "MODULES": with_modules, "ACCESSES": with_access}
-    options = record_command.RecordOptions(
-        output or record_command.default_output(),
+    options = RecordOptions(
+        target,
         duration,
         command,
         pid,
         ring_bytes,
         strict,
         details=details(*DEFAULT_DETAILS, *(name for name, wanted in more.items() if wanted)),
-        overwrite=on_full == "overwrite",
+        overwrite=on_full == "overwrite" or flight is not None,
+        flight_ns=flight,
+        max_overhead=max_overhead,
         leash=leash,
     )
-    ctx.exit(record_command.record(options, Console(stderr=True)))
+    ctx.exit((record_command.record if flight is None else fly)(options, Console(stderr=True)))
 
 
 def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> None:
@@ -226,6 +263,19 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
     with open_trace(trace or newest_trace(Path.cwd())) as opened:
         exporters.export(opened, output, exporters.Window(from_ns, to_ns))
     click.echo(f"{output}: written", err=True)
+
+
+@main_command.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE",
+    help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
+)
+def dump(output: Path | None) -> None:
+    """Write out what a running recording holds: of a flight recorder the last seconds, of any other all so far."""
+    write_dumps(output or record_command.default_output(), Console(stderr=True))
 
 
 @main_command.command()

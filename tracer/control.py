@@ -40,7 +40,7 @@ class ControlServer:
         self._listener.setblocking(False)
         with _short_path(folder) as short:
             self._listener.bind(f"{short}/{SOCKET}")
-        os.chmod(folder / SOCKET, 0o600)
+        (folder / SOCKET).chmod(0o600)
         self._listener.listen(8)
         self._selector.register(self._listener, selectors.EVENT_READ)
 

@@ -13,7 +13,7 @@ from ral_trace.tracer.schema import FLAGS
 INVALID, UNFINISHED, SUSPENDED = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["SUSPENDED"]
 
 MEMORY_CHANGE = """
-CREATE TABLE memory_change (
+CREATE TEMP TABLE memory_change (
     action VARCHAR,            -- alloc, free, open (a region), close
     event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, size_bytes BIGINT,
     requested_bytes BIGINT,    -- alloc
@@ -31,7 +31,7 @@ It becomes `region`, `allocation` and `allocation_piece`.
 
 
 ACCESS_SEEN = """
-CREATE TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, mode VARCHAR)
+CREATE TEMP TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, mode VARCHAR)
 """
 """Staging only: an op's use of the block at an address. It becomes `access`."""
 

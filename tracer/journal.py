@@ -42,6 +42,8 @@ class RingRow:
     shed: int
     damaged: int = 0
     facts: int = 0
+    number: int | None = None
+    """Of the ring in its process."""
 
     @classmethod
     def of(cls, ring: _native.RingAccount) -> Self:
@@ -56,16 +58,19 @@ class RingRow:
             account.shed,
             account.damaged_rings,
             account.facts,
+            ring.ring,
         )
 
 
 @dataclass(frozen=True)
 class HostSample:
-    """What a process took at one moment: resident memory, and CPU time since it began."""
+    """What a process had taken by one moment: resident memory, and CPU time since it began."""
 
     ticks: int
     rss_bytes: int
     cpu_ns: int
+    spent_ticks: int
+    """What recording has taken of that, estimated from a sample."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,20 @@ class Journal:
     notes: list[str] = field(default_factory=list)
     """Sentences for `quality`."""
 
+    def as_of_now(self) -> "Journal":
+        """A copy that does not grow, for another thread to read."""
+        return Journal(
+            self.begin,
+            list(self.clocks),
+            list(self.processes),
+            dict(self.gone),
+            dict(self.exits),
+            defaultdict(list, {number: list(rows) for number, rows in self.rings.items()}),
+            defaultdict(list, {number: list(rows) for number, rows in self.samples.items()}),
+            defaultdict(list, {number: list(rows) for number, rows in self.sheds.items()}),
+            list(self.notes),
+        )
+
     def take(self, line: dict[str, Any]) -> None:
         """Adds what one line says."""
         match line:
@@ -123,6 +142,10 @@ class JournalWriter:
     def __init__(self, path: Path, begin: Begin) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self.journal = Journal(begin)
+        self.on_disk = True
+        """Whether all further lines are written, or only the processes, which salvage cannot do without: a flight
+        recorder would fill the disk.
+        """
         self._append({"begin": asdict(begin)})
 
     def clock(self) -> _native.ClockSample:
@@ -133,7 +156,7 @@ class JournalWriter:
 
     def process(self, folder: str) -> int:
         """A process has joined. Returns its number."""
-        self._note({"process": folder})
+        self._note({"process": folder}, always=True)
         return len(self.journal.processes) - 1
 
     def gone(self, number: int, ticks: int) -> None:
@@ -158,9 +181,10 @@ class JournalWriter:
     def close(self) -> None:
         os.close(self._file)
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _note(self, line: dict[str, Any], *, always: bool = False) -> None:
         self.journal.take(line)
-        self._append(line)
+        if self.on_disk or always:
+            self._append(line)
 
     def _append(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")

@@ -68,11 +68,18 @@ class ProcessView:
 
     number: int
     reader: _native.ProcessReader
-    names: Path
+    names: tuple[Path, ...]
+    """Where its table of names is, or will be: it is moved to the disk when the process is gone."""
     rings: list[RingRow]
     """Of threads that still wrote."""
     unrecorded: int
     exited: bool
+
+    def read_names(self) -> _native.NameList:
+        """Its names and stacks; none where the table is damaged."""
+        # It is copied before it is removed: who finds it at neither place finds it at the second by now.
+        here = next((path for path in (*self.names, *self.names) if path.exists()), self.names[0])
+        return _native.NameList.read(str(here))
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,14 @@ class Recording:
         Raises OSError when the disk has no room even for a line.
         """
         self.discover()
+        self.take_readings()
+        for process in self.processes.values():
+            self._drain(process)
+        self._notice_ends()
+        return self.totals()
+
+    def take_readings(self) -> None:
+        """Reads the clocks, and what the processes take of their host, when it is time to."""
         now = time.monotonic()
         if now >= self._next_clock:
             self._next_clock = now + CLOCK_S
@@ -189,10 +204,6 @@ class Recording:
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_S
             self._sample_hosts()
-        for process in self.processes.values():
-            self._drain(process)
-        self._notice_ends()
-        return self.totals()
 
     def totals(self) -> Totals:
         """Sums over all processes, as of the last poll."""
@@ -226,11 +237,17 @@ class Recording:
         """What there is so far. Cheap; the caller may make a trace of it in another thread."""
         self.notes.clock()
         return Snapshot(
-            journal=self.notes.journal,
+            journal=self.notes.journal.as_of_now(),
             spool=self.spool_folder / SPOOL,
-            processes=[view_of(process) for process in self.processes.values()],
+            processes=[view_of(process, self._moved_names(process)) for process in self.processes.values()],
             attach_failures=self._sessions.attach_failures(self.slot),
         )
+
+    def ns_of(self, ticks: int) -> int:
+        """A span of ticks, by the rate since the begin."""
+        first, now = self.notes.journal.clocks[0], _native.ClockSample.now()
+        elapsed_ticks = now.ticks - first.ticks
+        return ticks * (now.monotonic_ns - first.monotonic_ns) // elapsed_ticks if elapsed_ticks else 0
 
     def shed(self, process: TracedProcess, bits: int) -> None:
         """Takes back details from one process."""
@@ -270,15 +287,21 @@ class Recording:
 
     def _move_names(self, process: TracedProcess) -> None:
         """Shared memory may be small, and processes many. Where the disk is full, the table stays where it is."""
-        kept = self.spool_folder / f"{NAMES}-{process.number}"
+        kept = self._moved_names(process)
         try:
-            kept.touch(0o600)
-            shutil.copyfile(process.names, kept)
+            # Whole under its name at once: somebody may be reading.
+            copy = kept.with_suffix(".copy")
+            copy.touch(0o600)
+            shutil.copyfile(process.names, copy)
+            copy.replace(kept)
         except OSError:
             kept.unlink(missing_ok=True)
             return
         process.names.unlink(missing_ok=True)
         process.names = kept
+
+    def _moved_names(self, process: TracedProcess) -> Path:
+        return self.spool_folder / f"{NAMES}-{process.number}"
 
     def _sample_hosts(self) -> None:
         now = _native.ClockSample.now().ticks
@@ -286,14 +309,14 @@ class Recording:
             if process.number in self.notes.journal.gone:
                 continue
             if used := host_samples.usage(process.reader.pid):
-                self.notes.sample(process.number, HostSample(now, *used))
+                self.notes.sample(process.number, HostSample(now, *used, process.reader.spent_ticks()))
 
 
-def view_of(process: TracedProcess) -> ProcessView:
-    """What is known of a process now."""
+def view_of(process: TracedProcess, *moved: Path) -> ProcessView:
+    """What is known of a process now; its names may move."""
     reader = process.reader
     rings = [RingRow.of(ring) for ring in reader.rings()]
-    return ProcessView(process.number, reader, process.names, rings, reader.unrecorded(), reader.exited())
+    return ProcessView(process.number, reader, (process.names, *moved), rings, reader.unrecorded(), reader.exited())
 
 
 def boot_id() -> str:

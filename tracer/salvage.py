@@ -4,10 +4,11 @@
 that the rings still hold.
 """
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ral_trace.tracer import _native, journal
@@ -23,8 +24,6 @@ from ral_trace.tracer.recording import (
     view_of,
 )
 
-REMEDY = "write out what it had with: ral-trace --salvage; or give its memory back with: rm -r"
-
 
 def stale_sessions(sessions: _native.Sessions) -> list[Path]:
     """The folders of sessions whose collector died. Their slots are freed, which ends what programs write for them."""
@@ -33,7 +32,7 @@ def stale_sessions(sessions: _native.Sessions) -> list[Path]:
         if session.collector_alive:
             alive.add(session.folder)
         else:
-            sessions.release(session.slot)
+            sessions.release_dead(session.slot)
     return [folder for folder in sorted(Path(sessions.folder).glob("session-*")) if folder.name not in alive]
 
 
@@ -43,6 +42,11 @@ class Left:
 
     folder: Path
     spool_folder: Path | None
+
+    def remedy(self) -> str:
+        """What to do about it."""
+        folders = " ".join(shlex.quote(str(folder)) for folder in (self.folder, self.spool_folder) if folder)
+        return f"write out what it had with: ral-trace --salvage; or give its memory back with: rm -r {folders}"
 
     def remove(self) -> None:
         """Gives its memory and its disk back."""
@@ -86,7 +90,7 @@ def _read_journal(path: Path) -> journal.Journal | None:
 def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[ProcessView]:
     """Goes on where the collector stopped. Processes that it never saw are there, too."""
     assert left.spool_folder is not None
-    unseen = [entry.name for entry in sorted(left.folder.iterdir()) if entry.is_dir()]
+    unseen = [entry.name for entry in sorted(left.folder.iterdir()) if entry.is_dir() and not entry.is_symlink()]
     found.processes += [name for name in unseen if name not in found.processes]
     views = []
     for number, name in enumerate(found.processes):
@@ -99,5 +103,11 @@ def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[Pro
         process = TracedProcess(number, reader, names)
         if not process.alive() and number not in found.gone:
             found.gone[number] = _native.ClockSample.now().ticks
-        views.append(view_of(process))
+        views.append(_without(found.rings[number], view_of(process)))
     return views
+
+
+def _without(accounted: list[journal.RingRow], view: ProcessView) -> ProcessView:
+    """Between noting a ring's last account and removing the ring, the collector may have died."""
+    known = {row.number for row in accounted}
+    return replace(view, rings=[row for row in view.rings if row.number not in known])

@@ -5,9 +5,12 @@ Live recordings and importers use the same `TraceBuilder`, so that both get pare
 the same rules.
 """
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -18,34 +21,49 @@ import duckdb
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
 
-STAGING = "memory"
-"""The in-memory database in which a trace grows. It spills to a private temporary folder, never beside the output."""
+OUTPUT = "output"
+"""Catalog of the file that grows. What is staged on the way there are temporary tables, which spill to a private
+folder.
+"""
 
 TABLES = {table.name: table for table in schema.TABLES}
 
 
 class TraceBuilder:
-    """Collects the rows of one trace and writes them to `output` (a .duckdb path) with `finish`.
+    """Collects the rows of one trace in a file beside `output` (a .duckdb path), which gets that name with `finish`.
 
-    Raises RalTraceError when the output cannot be written. Use it as a context manager: it removes its temporary files.
+    Raises RalTraceError when the output cannot be written. Use it as a context manager: it removes what is unfinished.
     """
 
     def __init__(self, output: Path) -> None:
         self.output = output
+        self.partial = output.with_name(f".{output.name}.partial-{os.getpid()}-{threading.get_ident()}")
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
-        self.connection = duckdb.connect(
-            ":memory:", config={"temp_directory": self._spill.name, "preserve_insertion_order": "true"}
-        )
-        schema.create(self.connection, STAGING)
-        self.connection.execute(derive.MEMORY_CHANGE)
-        self.connection.execute(derive.ACCESS_SEEN)
+        self.connection = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(self.close)
+            with self._saying_where():
+                self._attach()
+            unless_made.pop_all()
         self._next_id = dict.fromkeys(TABLES, 0)
-        self._complete = False
         self.derived = False
         """The rows come from a finished trace, and hold all that `derive` would add.
 
         Set by an importer of whole traces.
         """
+
+    def _attach(self) -> None:
+        # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
+        previous = os.umask(0o077)
+        try:
+            quoted = str(self.partial).replace("'", "''")
+            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb)")
+        finally:
+            os.umask(previous)
+        schema.create(self.connection, OUTPUT)
+        for staging in (derive.MEMORY_CHANGE, derive.ACCESS_SEEN):
+            self.connection.execute(staging)
+        self.connection.execute("BEGIN")
 
     def __enter__(self) -> Self:
         return self
@@ -59,6 +77,22 @@ class TraceBuilder:
         """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
         self.connection.close()
         self._spill.cleanup()
+        for left in (self.partial, self.partial.with_name(f"{self.partial.name}.wal")):
+            left.unlink(missing_ok=True)
+
+    @contextmanager
+    def _saying_where(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.Error, OSError) as error:
+            raise RalTraceError(
+                f"{self.output}: the trace could not be written ({error}); choose another place with --output"
+            ) from error
+
+    def keep(self) -> None:
+        """Writes what there is to the disk, compressed: then the end has less to do."""
+        with self._saying_where():
+            self.connection.execute(f"COMMIT; CHECKPOINT {OUTPUT}; BEGIN")
 
     def add(self, table: str, **row: Any) -> int:
         """Adds one row and returns its id (given out here, dense from 0, where the table has one)."""
@@ -91,41 +125,11 @@ class TraceBuilder:
         return int(row[0]) if row else 0
 
     def finish(self) -> Path:
-        """Derives what follows from the events, writes the file, and gives it its final name.
-
-        When that fails it may be called again, with another `output`.
-        """
-        if not self._complete:
-            if not self.derived:
-                derive.derive(self.connection)
-            self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
-            self._complete = True
-        partial = self.output.with_name(f".{self.output.name}.partial-{os.getpid()}")
-        try:
-            self._write(partial)
-            partial.replace(self.output)
-        except (duckdb.Error, OSError) as error:
-            raise RalTraceError(
-                f"{self.output}: the trace could not be written ({error}); choose another place with --output"
-            ) from error
-        finally:
-            partial.unlink(missing_ok=True)
+        """Derives what follows from the events, and gives the file its final name."""
+        if not self.derived:
+            derive.derive(self.connection)
+        self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
+        with self._saying_where():
+            self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
+            self.partial.replace(self.output)
         return self.output
-
-    def _write(self, partial: Path) -> None:
-        # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
-        previous = os.umask(0o077)
-        try:
-            partial.unlink(missing_ok=True)
-            quoted = str(partial).replace("'", "''")
-            self.connection.execute(f"ATTACH '{quoted}' AS output (TYPE duckdb)")
-        finally:
-            os.umask(previous)
-        try:
-            schema.create(self.connection, "output")
-            for table in schema.TABLES:
-                order = f" ORDER BY {table.sort}" if table.sort else ""
-                self.connection.execute(f"INSERT INTO output.{table.name} SELECT * FROM {STAGING}.{table.name}{order}")
-        finally:
-            self.connection.execute(f"USE {STAGING}")
-            self.connection.execute("DETACH output")

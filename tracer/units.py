@@ -30,3 +30,12 @@ def size_bytes(text: str) -> int:
     if match is None:
         raise UsageError(f"'{text}' is not a size; write it as 512k, 64MiB or 1g")
     return int(match.group(1)) * BYTES[match.group(2)]
+
+
+def percent(text: str) -> float:
+    """`1%`, `0.5%`, `2` to a share: 0.01, 0.005, 0.02. Raises UsageError for anything else, for 0 and for over 100."""
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?)\s*%?", text.strip())
+    share = 0.0 if match is None else float(match.group(1)) / 100
+    if not 0 < share <= 1:
+        raise UsageError(f"'{text}' is not a percentage; write it as 1% or 0.5%")
+    return share

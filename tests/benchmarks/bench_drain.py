@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_drain
 
-Drain, Arrow stream and insert, as `recording.py` does them; writing the rings is not counted.
+Drain to disk, Arrow stream and insert, as `recording.py` and `assemble.py` do them; writing the rings is not counted.
 """
 
 import statistics
@@ -11,32 +11,40 @@ import tempfile
 import time
 from pathlib import Path
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native
+from ral_trace.tracer.assemble import BATCH_ROWS
+from ral_trace.tracer.live import LiveRows
 from ral_trace.tracer.store import TraceBuilder
 from tests.benchmarks import bench_record
 
 MILLION_A_SECOND = 3.0
-BATCHES = 4
+DRAINS = 16
 ROUNDS = 9
 
 
 def one_round(sites: object, api: int, reader: _native.ProcessReader) -> float:
     """Seconds from full rings to a table, an event."""
-    first = _native.ClockSample.now()
-    batch, spent, rows = _native.Batch(), 0.0, 0
+    clocks, spent, rows = [_native.ClockSample.now()], 0.0, 0
     with tempfile.TemporaryDirectory() as folder, TraceBuilder(Path(folder) / "unused.duckdb") as builder:
-        connection = builder.connection
-        live.prepare(connection)
-        for _ in range(BATCHES):
-            for _ in range(4):  # a batch of about 200,000, as the collector has it
-                sites.instant_ns(api, bench_record.EVENTS)  # type: ignore[attr-defined]
-                begin = time.perf_counter()
-                rows += reader.drain(0, _native.Calibration(first, _native.ClockSample.now()), batch)
-                spent += time.perf_counter() - begin
+        spool = _native.Spool(str(Path(folder) / "records"))
+        for _ in range(DRAINS):
+            sites.instant_ns(api, bench_record.EVENTS)  # type: ignore[attr-defined]
             begin = time.perf_counter()
-            live.append(connection, batch)
+            assert reader.drain(0, spool)
             spent += time.perf_counter() - begin
-        assert connection.execute("SELECT count(*) FROM record").fetchone() == (rows,)
+        clocks.append(_native.ClockSample.now())
+        LiveRows(builder)  # makes the staging table
+        begin = time.perf_counter()
+        batch = _native.Batch()
+        spooled = _native.SpoolReader(str(Path(folder) / "records"))
+        while spooled.next(_native.Calibration(clocks), BATCH_ROWS, 0, batch):
+            builder.connection.register("batch", batch)
+            builder.connection.execute("INSERT INTO record SELECT * FROM batch")
+            builder.connection.unregister("batch")
+            batch.clear()
+        spent += time.perf_counter() - begin
+        [(rows,)] = builder.connection.execute("SELECT count(*) FROM record").fetchall()
+        assert rows == DRAINS * bench_record.EVENTS
     return spent / rows
 
 

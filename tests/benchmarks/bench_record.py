@@ -35,7 +35,14 @@ def recording() -> Iterator[_native.ProcessReader]:
         assert reason is None, reason
         sessions = _native.Sessions()
         (Path(folder) / "session-1").mkdir(0o700)
-        slot = sessions.begin(session=1, target_pid=os.getpid(), ring_records=RECORDS, folder="session-1")
+        slot = sessions.begin(
+            session=1,
+            target_pid=os.getpid(),
+            ring_records=RECORDS,
+            folder="session-1",
+            details=_native.DETAILS["ANNOTATIONS"],
+            overwrite=False,
+        )
         _native.sync()
         identity = f"{os.getpid()}-{_native.process_started(os.getpid())}"
         reader = _native.ProcessReader.open(f"{folder}/session-1/{identity}")
@@ -71,13 +78,12 @@ def measure(repeats: int = REPEATS) -> dict[str, float]:
         sites = load_sites(Path(folder))
         api = writer_api()
         samples: dict[str, list[float]] = {"clock_read_ns": [], "instant_ns": [], "span_ns": []}
-        first = _native.ClockSample.now()
-        batch = _native.Batch()
         for _ in range(repeats):
             for name, taken in samples.items():
                 taken.append(getattr(sites, name)(api, EVENTS))
-                reader.drain(0, _native.Calibration(first, _native.ClockSample.now()), batch)
-                batch.clear()
+                spool = Path(folder) / "records"
+                assert reader.drain(0, _native.Spool(str(spool)))
+                spool.unlink()
         account = reader.account()
         assert account.received == account.written == 2 * repeats * EVENTS, "events were dropped: nothing was measured"
     return {name: statistics.median(taken) for name, taken in samples.items()}

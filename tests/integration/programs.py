@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ral_trace.tracer import Trace
+
 TRACE_COMMAND = [sys.executable, "-m", "ral_trace.tracer.cli"]
 
 COUNTING = """
@@ -42,6 +44,78 @@ while time.monotonic() < until:
     time.sleep(0.001)
 """
 """Adds on the CPU for a number of seconds; imports nothing of ours."""
+
+
+LIGHT = """
+import ctypes, mmap, os, signal, struct, sys, threading, time
+from ral_trace.tracer import _native, annotate
+refused = _native.start("", "")                # what `import torch` does, without its seconds
+_file = open(os.environ["RAL_TEST_COUNTS"], "r+b")
+_page = mmap.mmap(_file.fileno(), 0)
+
+def work(slot, times):
+    for done in range(1, times + 1):
+        with annotate("work"):
+            pass
+        struct.pack_into("<qq", _page, 16 * slot, os.getpid(), done)
+"""
+"""Annotates, and counts: `work(slot, times)`, a slot a thread or process that has it for itself."""
+
+HEAVY = """
+import mmap, os, struct, sys, threading, time
+import torch
+torch.set_num_threads(1)
+_file = open(os.environ["RAL_TEST_COUNTS"], "r+b")
+_page = mmap.mmap(_file.fileno(), 0)
+
+def work(slot, times):
+    x = torch.ones(2)
+    for done in range(1, times + 1):
+        x * 3
+        struct.pack_into("<qq", _page, 16 * slot, os.getpid(), done)
+"""
+"""The same with an op of torch, `aten::mul.Tensor`, and nothing of ours."""
+
+
+class Counts:
+    """A file in which up to 4,096 threads and processes count, each in a slot of its own: its pid, and how often."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(b"\0" * 65536)
+        self.path = path
+        with path.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 0)
+
+    def slot(self, number: int) -> tuple[int, int]:
+        """(pid, count)"""
+        pid, count = struct.unpack_from("<qq", self._page, 16 * number)
+        return pid, count
+
+    def by_pid(self) -> dict[int, int]:
+        """The sum of each process."""
+        sums: dict[int, int] = {}
+        for number in range(4096):
+            pid, count = self.slot(number)
+            if pid:
+                sums[pid] = sums.get(pid, 0) + count
+        return sums
+
+
+def recorded(trace: Trace, name: str = "work") -> dict[int, int]:
+    """How many events of a name each process has, by pid."""
+    rows = trace.rows("SELECT pid, count(*) AS n FROM events WHERE name = ? GROUP BY pid", [name])
+    return {row["pid"]: row["n"] for row in rows}
+
+
+def assert_every_ring_balances(trace: Trace) -> tuple[int, int]:
+    """Returns the sums (dropped, lost)."""
+    rows = trace.rows("FROM ledger")
+    for row in rows:
+        assert row["written"] == row["received"] + row["dropped"] + row["lost"], row
+    # One account a ring, not two: its thread, in its process, is named once.
+    whose = [(row["process"], row["tid"]) for row in rows]
+    assert len(set(whose)) == len(whose)
+    return sum(row["dropped"] for row in rows), sum(row["lost"] for row in rows)
 
 
 class CountPage:

@@ -71,6 +71,37 @@ inline std::size_t drain(ProcessReader& reader, std::int32_t process, const Cali
   return reader.drain(sink);
 }
 
+inline std::size_t drain(RingReader& reader, const Calibration& clock, std::vector<Record>& scratch, Columns& into) {
+  ColumnsSink sink(0, clock, into);
+  return reader.drain(sink, scratch);
+}
+
+// A ring whose thread has begun.
+inline RingWriter begun_ring(const std::string& path, std::uint64_t records, OnFull on_full = OnFull::kDrop) {
+  RingWriter ring = RingWriter::create(path, records, on_full);
+  CHECK(ring.ok());
+  ring.begin(1);
+  return ring;
+}
+
+// Writes a part of a file, as damage or another collector does.
+template <typename T>
+void patch(const std::string& path, std::size_t offset, const T& value) {
+  std::FILE* file = std::fopen(path.c_str(), "r+b");
+  CHECK(file != nullptr && std::fseek(file, static_cast<long>(offset), SEEK_SET) == 0);
+  CHECK(std::fwrite(&value, sizeof value, 1, file) == 1 && std::fclose(file) == 0);
+}
+
+// A slot of the page, changed behind everybody's back.
+template <typename Change>
+void forge_slot(const Sessions& sessions, std::size_t slot, const Change& change) {
+  const auto page = Rendezvous::open()->read();
+  CHECK(page);
+  SessionSlot forged = page->slots.at(slot);
+  change(forged);
+  patch(sessions.folder() + "/page", offsetof(Page, slots) + slot * sizeof(SessionSlot), forged);
+}
+
 inline const WriterApi& api() { return Writer::instance().api(); }
 
 inline void emit_numbered(std::uint64_t number) {

@@ -51,18 +51,22 @@ struct Originals {
   Bytes names;
 };
 
-// What a process with one ring of 64 records wrote, dropped events and names included.
-Originals originals(const std::string& folder) {
+constexpr std::uint64_t kRecords = kLeastRingRecords;
+
+// What a process with one ring wrote, dropped (or overwritten) events, names and stacks included.
+Originals originals(const std::string& folder, OnFull on_full = OnFull::kDrop) {
   std::filesystem::create_directory(folder);
   {
-    RingWriter ring = RingWriter::create(folder + "/ring-0", 64, 1);
+    RingWriter ring = begun_ring(folder + "/ring-0", kRecords, on_full);
     const auto names = Names::create(folder + "/names", nullptr);
-    for (std::uint64_t i = 0; i < 80; ++i) {
+    std::uint32_t caller = 0;
+    for (std::uint64_t i = 0; i < kRecords + 16; ++i) {
       Record record = make_record(i % 2 == 0 ? Kind::kOp : Kind::kTransfer, names->intern("name " + std::to_string(i)));
-      record.start_ticks = 1000 + i;
-      record.end_ticks = 2000 + i;
+      record.start_ticks = ticks(detect_clock_source());
+      record.end_ticks = record.start_ticks + 1000;
       record.arg1 = i % 4;
-      ring.push(record, 1);
+      record.stack = caller = names->stack_node(i % 7 == 0 ? 0 : caller, record.name);
+      ring.push(record);
     }
     Mapping mapping = create_mapped(folder + "/process", kHeaderBytes);
     auto* header = static_cast<ProcessHeader*>(mapping.get());
@@ -78,6 +82,11 @@ Originals originals(const std::string& folder) {
   }
 }
 
+Originals overwritten(const std::string& folder) {
+  std::filesystem::remove_all(folder);
+  return originals(folder, OnFull::kOverwrite);
+}
+
 void read_all(const std::string& folder) {
   const auto reader = ProcessReader::open(folder);
   if (reader == nullptr) {
@@ -85,7 +94,9 @@ void read_all(const std::string& folder) {
   }
   Columns columns;
   for (int round = 0; round < 3; ++round) {
-    CHECK(drain(*reader, 0, kTicksAsNs, columns) <= 64);
+    const std::size_t before = columns.rows();
+    drain(*reader, 0, now_calibration(), columns);
+    CHECK(columns.rows() - before <= kRecords);
   }
   const Account account = reader->account();
   check_balanced(account);
@@ -93,22 +104,26 @@ void read_all(const std::string& folder) {
   CHECK(account.written <= INT64_MAX && account.dropped <= account.written && account.lost <= account.written);
   for (std::size_t row = 0; row < columns.rows(); ++row) {
     CHECK(columns.dur_ns[row] >= 0 && columns.name[row] < kMaxNames && columns.correlation[row] >= 0);
-    CHECK(columns.kind[row] < kKindNames.size() || columns.kind[row] == 64 || columns.kind[row] == 65);
+    CHECK(columns.kind[row] < kKindNames.size() || (columns.kind[row] >= 64 && columns.kind[row] <= 66));
   }
-  (void)reader->threads();
+  (void)reader->rings();
   (void)reader->state();
+  (void)reader->alarms();
+  (void)reader->forget_finished();
+  check_balanced(reader->account());
 }
 
 }  // namespace
 
 TEST(damaged_files_are_read_safely) {
   const std::string folder = place() + "/11-22";
-  const Originals sound = originals(folder);
+  const std::array<Originals, 2> both = {originals(folder, OnFull::kDrop), overwritten(folder)};
+  const Originals& sound = both[0];
   // `make soak` gives other seeds.
   const char* seed = std::getenv("RAL_TRACE_TEST_SEED");
   std::mt19937 random(seed == nullptr ? 1 : static_cast<unsigned>(std::strtoul(seed, nullptr, 10)));
   for (int round = 0; round < 1000; ++round) {
-    Bytes ring = sound.ring;
+    Bytes ring = both[random() % 2].ring;
     Bytes process = sound.process;
     const unsigned what = random() % 5;
     if (what == 0) {
@@ -120,7 +135,7 @@ TEST(damaged_files_are_read_safely) {
     } else if (what == 3) {
       ring.resize(random() % ring.size());
     } else {
-      mutate(process, 16, 64, random);
+      mutate(process, 16, 80, random);
     }
     write(folder + "/ring-0", ring);
     write(folder + "/process", process);
@@ -130,16 +145,22 @@ TEST(damaged_files_are_read_safely) {
   write(folder + "/process", sound.process);
   for (int round = 0; round < 30; ++round) {
     Bytes names = sound.names;
+    constexpr std::size_t kStacks = offsetof(NameTable, stacks);
     if (round % 3 == 0) {
       names.resize(random() % names.size());
     } else {
       mutate(names, 0, 64 + 100 * sizeof(NameEntry), random);
       mutate(names, 64, 64 + 100 * sizeof(NameEntry), random);
+      mutate(names, kStacks, kStacks + 100 * sizeof(StackNode), random);
+      mutate(names, kStacks, kStacks + 100 * sizeof(StackNode), random);
     }
     write(folder + "/names", names);
-    std::uint64_t refused = 0;
-    for (const auto& [id, text] : ProcessReader::open(folder)->names(&refused)) {
+    const NameList list = NameList::read(folder + "/names");
+    for (const auto& [id, text] : list.names) {
       CHECK(id > 0 && id < kMaxNames && text.size() <= kMaxNameBytes);
+    }
+    for (const auto& [id, caller, frame] : list.stacks) {
+      CHECK(id > caller && id < kMaxStackNodes && frame > 0 && frame < kMaxNames);
     }
   }
   std::filesystem::remove_all(folder);
@@ -155,8 +176,7 @@ TEST(a_table_whose_names_overlap_does_not_exhaust_memory) {
     entry.length = kNamePoolBytes + 1;  // 64 Ki times 3.5 MiB
   }
   write(folder + "/names", names);
-  std::uint64_t refused = 0;
-  CHECK(ProcessReader::open(folder)->names(&refused).empty());
+  CHECK(NameList::read(folder + "/names").names.empty());
   std::filesystem::remove_all(folder);
 }
 
@@ -209,7 +229,7 @@ TEST(a_page_that_was_left_half_made_is_finished) {
   const std::string path = Rendezvous::open()->folder() + "/page";
   CHECK(path == folder + "/page");
   write(path, Bytes(kHeaderBytes, '\0'));
-  CHECK(Rendezvous::open()->page().magic == kPageMagic);
+  CHECK(Rendezvous::open()->read()->magic == kPageMagic);
   for (const std::size_t bytes : {std::size_t{1}, kHeaderBytes - 1, kHeaderBytes + 1}) {
     write(path, Bytes(bytes, '\0'));
     bool refused = false;
@@ -222,6 +242,177 @@ TEST(a_page_that_was_left_half_made_is_finished) {
   }
   std::filesystem::remove_all(folder);
   ::setenv("RAL_TRACE_DIR", usual.c_str(), 1);
+}
+
+TEST(a_page_that_is_cut_short_kills_nobody) {
+  TestRecording recording(1024);
+  const std::string path = recording.sessions.folder() + "/page";
+  const Bytes page = contents(path);
+  const auto slot = static_cast<std::size_t>(recording.slot);
+  emit_numbered(0);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{64}, sizeof(Page) - 1}) {
+    std::filesystem::resize_file(path, bytes);
+    Writer::instance().sync();
+    // What recorded us can no longer tell us to stop.
+    CHECK(!ral::trace::recording(api()));
+    emit_numbered(1);
+    CHECK(recording.sessions.taken().empty() && recording.sessions.attach_failures(slot) == 0);
+    recording.sessions.announce();
+    recording.sessions.end(slot);
+    recording.sessions.release(slot);
+    CHECK(std::filesystem::file_size(path) == bytes);  // nobody wrote beyond the end
+    bool refused = false;
+    try {
+      recording.sessions.begin(5, 0, 1024, "session-5", kAnnotations, OnFull::kDrop);
+    } catch (const std::runtime_error&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+  std::filesystem::resize_file(path, kHeaderBytes);
+  patch(path, 0, *reinterpret_cast<const std::array<char, kHeaderBytes>*>(page.data()));
+  const auto reader = recording.reader();
+  Columns columns;
+  CHECK(drain(*reader, 0, now_calibration(), columns) == 1 && reader->state() == ProcessState::kDetached);
+}
+
+TEST(a_page_in_another_ones_place_is_not_believed) {
+  TestRecording recording(1024);
+  const std::string path = recording.sessions.folder() + "/page";
+  const Bytes page = contents(path);
+  std::filesystem::rename(path, path + "-kept");
+  write(path, page);
+  Writer::instance().sync();
+  CHECK(!ral::trace::recording(api()) && recording.sessions.taken().empty());
+  std::filesystem::rename(path + "-kept", path);
+  Writer::instance().sync();
+  CHECK(ral::trace::recording(api()));
+}
+
+namespace {
+
+// Why a rendezvous is refused; nothing when it is not.
+std::string refusal(const std::string& folder) {
+  const std::string usual = place();
+  ::setenv("RAL_TRACE_DIR", folder.c_str(), 1);
+  std::string why;
+  try {
+    Rendezvous::open();
+  } catch (const std::runtime_error& error) {
+    why = error.what();
+  }
+  ::setenv("RAL_TRACE_DIR", usual.c_str(), 1);
+  return why;
+}
+
+}  // namespace
+
+TEST(a_rendezvous_that_others_could_have_made_is_refused) {
+  const std::string real = place() + "-real";
+  const std::string folder = place() + "-attacked";
+  const auto refused = [&](const char* why) { return refusal(folder).find(why) != std::string::npos; };
+  CHECK(refusal(real).empty());
+  std::filesystem::create_symlink(real, folder);
+  CHECK(refused("mode 0700"));
+  std::filesystem::remove(folder);
+  std::filesystem::create_symlink(real + "-not-there", folder);
+  CHECK(refused("mode 0700"));
+  CHECK(!std::filesystem::exists(real + "-not-there"));
+  std::filesystem::remove(folder);
+  CHECK(::mkfifo(folder.c_str(), 0700) == 0);
+  CHECK(refused("mode 0700"));
+  std::filesystem::remove(folder);
+  std::filesystem::create_directory(folder);
+  for (const mode_t mode : {0777u, 01777u, 0750u, 0701u}) {
+    CHECK(::chmod(folder.c_str(), mode) == 0);
+    CHECK(refused("mode 0700"));
+  }
+  CHECK(::chmod(folder.c_str(), 0700) == 0);
+  // The page in it.
+  const std::string page = folder + "/page";
+  std::filesystem::create_symlink(real + "/page", page);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  CHECK(::mkfifo(page.c_str(), 0600) == 0);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  std::filesystem::create_directory(page);
+  CHECK(refused("mode 0600"));
+  std::filesystem::remove(page);
+  write(page, contents(real + "/page"));
+  CHECK(::chmod(page.c_str(), 0666) == 0);
+  CHECK(refused("mode 0600"));
+  CHECK(::chmod(page.c_str(), 0600) == 0);
+  CHECK(refusal(folder).empty());
+  if (::geteuid() == 0) {
+    CHECK(::chown(page.c_str(), 65534, 65534) == 0);
+    CHECK(refused("mode 0600"));
+    CHECK(::chown(page.c_str(), 0, 0) == 0 && ::chown(folder.c_str(), 65534, 65534) == 0);
+    CHECK(refused("mode 0700"));
+  }
+  patch(real + "/page", offsetof(Page, version), std::uint32_t{kLayoutVersion + 1});
+  CHECK(refusal(real).find("another version") != std::string::npos);
+  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(real);
+}
+
+TEST(a_session_folder_that_is_a_link_is_not_written_into) {
+  TestRecording recording(1024);
+  const std::string elsewhere = recording.sessions.folder() + "/elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  CHECK(::chmod(elsewhere.c_str(), 0700) == 0);
+  const std::string link = recording.sessions.folder() + "/session-link";
+  std::filesystem::create_symlink(elsewhere, link);
+  const int slot = recording.sessions.begin(501, 0, 1024, "session-link", kAnnotations, OnFull::kDrop);
+  Writer::instance().sync();
+  CHECK(recording.sessions.attach_failures(static_cast<std::size_t>(slot)) == 1);
+  CHECK(std::filesystem::is_empty(elsewhere));
+  CHECK(api().sessions->load() == 1u << recording.slot);
+  recording.sessions.release(static_cast<std::size_t>(slot));
+  Writer::instance().sync();
+  // The same folder, but one that others can enter.
+  std::filesystem::remove(link);
+  std::filesystem::rename(elsewhere, link);
+  CHECK(::chmod(link.c_str(), 0755) == 0);
+  const int second = recording.sessions.begin(502, 0, 1024, "session-link", kAnnotations, OnFull::kDrop);
+  Writer::instance().sync();
+  CHECK(recording.sessions.attach_failures(static_cast<std::size_t>(second)) == 1 && std::filesystem::is_empty(link));
+  recording.sessions.release(static_cast<std::size_t>(second));
+  Writer::instance().sync();
+  std::filesystem::remove_all(link);
+}
+
+TEST(rings_and_names_that_are_not_ours_are_not_read) {
+  const std::string folder = place() + "/11-22";
+  const Originals sound = originals(folder);
+  write(folder + "/names", sound.names);
+  for (const char* name : {"ring-0", "names"}) {
+    const std::string path = folder + "/" + name;
+    const auto read = [&] {
+      Columns columns;
+      const auto reader = ProcessReader::open(folder);
+      drain(*reader, 0, now_calibration(), columns);
+      return std::string(name) == "names" ? NameList::read(path).names.size() : columns.rows();
+    };
+    CHECK(read() > 0);
+    CHECK(::chmod(path.c_str(), 0660) == 0);
+    CHECK(read() == 0);
+    CHECK(::chmod(path.c_str(), 0600) == 0);
+    std::filesystem::rename(path, path + "-real");
+    std::filesystem::create_symlink(path + "-real", path);
+    CHECK(read() == 0);
+    std::filesystem::remove(path);
+    CHECK(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK(read() == 0);
+    std::filesystem::remove(path);
+    std::filesystem::rename(path + "-real", path);
+    if (::geteuid() == 0) {
+      CHECK(::chown(path.c_str(), 65534, 65534) == 0);
+      CHECK(read() == 0);
+      CHECK(::chown(path.c_str(), 0, 0) == 0);
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace ral::trace

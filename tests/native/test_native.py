@@ -20,7 +20,12 @@ BUILDS = {
     # The fences order us against the kernel's copies, which this sanitizer does not see in the first place.
     "thread": ["-O1", "-g1", "-fsanitize=thread", "-Wno-tsan"],
 }
-UNSUITED = {"thread": {"a_forked_child_has_rings_and_names_of_its_own"}}
+UNSUITED = {
+    "thread": {
+        "a_forked_child_has_rings_and_names_of_its_own",
+        "collectors_that_are_killed_anywhere_neither_lose_nor_repeat",
+    }
+}
 """ThreadSanitizer does not follow a child of a program with threads in which new threads start; the other builds
 run it.
 """

@@ -25,11 +25,14 @@ def test_every_option_in_the_readme_exists_and_every_recording_option_is_in_it()
         assert command is not None
         own |= {option for parameter in command.params for option in parameter.opts}
     used = {
-        word for line in readme.splitlines() if "ral-trace " in line for word in re.findall(r"(?<![\w-])--[a-z]+", line)
+        word
+        for line in readme.splitlines()
+        if "ral-trace " in line
+        for word in re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", line)
     }
     assert used - {"--device"} <= own
     hidden = {"--leash", "--version", "--help", "--debug"}
-    stated = set(re.findall(r"--[a-z]+", readme))
+    stated = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", readme))
     assert {
         name for parameter in main_command.params for name in parameter.opts if name.startswith("--")
     } - hidden <= stated

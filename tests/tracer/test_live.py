@@ -1,4 +1,4 @@
-"""Hand-made records through `live.transform`: which rows of the trace they become."""
+"""Hand-made records through `live.LiveRows`: which rows of the trace they become."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ral_trace.tracer import _native, live
+from ral_trace.tracer import _native, derive
+from ral_trace.tracer.live import LiveRows, ProcessNames
 from ral_trace.tracer.schema import FLAGS, KINDS
 from ral_trace.tracer.store import TraceBuilder
 
@@ -25,8 +26,14 @@ NAMES = {
     8: "compute",
     9: "bad <&'\" name",
     10: "not JSON",
+    11: "12\tstep\t/home/me/train.py",
+    12: "40\t<module>\t/home/me/with\ttab.py",
+    13: json.dumps({"shapes": [[4, 4], []], "dtypes": ["float32", "Scalar"]}),
+    14: "Linear",
 }
-COLUMNS = "process tid kind ts_ns dur_ns correlation bytes arg0 arg1 name device stream flags".split()  # noqa: SIM905
+NODES = [(1, 0, 12), (2, 1, 11)]
+"""(id, caller, frame): node 2 is `step`, called from the module."""
+COLUMNS = "process tid kind ts_ns dur_ns correlation bytes arg0 arg1 name stack device stream flags".split()  # noqa: SIM905
 
 
 class Made:
@@ -34,20 +41,22 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         self.builder = TraceBuilder(folder / "made.duckdb")
-        live.prepare(self.builder.connection)
+        self.live = LiveRows(self.builder)
         source = self.builder.add("source", format="live")
         self.builder.add("process", source=source, pid=77)
 
     def record(self, kind: str | int, **values: int) -> None:
         number = KINDS.index(kind) if isinstance(kind, str) else kind
         row = {"process": 0, "tid": TID, "kind": number, "ts_ns": 1000, "dur_ns": 50, "correlation": 0, "bytes": -1}
-        row |= {"arg0": 0, "arg1": 0, "name": 0, "device": NO_DEVICE, "stream": 0, "flags": 0} | values
+        row |= {"arg0": 0, "arg1": 0, "name": 0, "stack": 0, "device": NO_DEVICE, "stream": 0, "flags": 0} | values
         self.builder.connection.execute(
             f"INSERT INTO record VALUES ({', '.join('?' * len(COLUMNS))})", [row[column] for column in COLUMNS]
         )
 
     def transform(self, names: dict[int, str] = NAMES) -> None:
-        live.transform(self.builder, [live.ProcessNames(0, list(names.items()), [(TID, "python")])])
+        self.live.add_names(ProcessNames(0, list(names.items()), NODES))
+        self.live.add_staged()
+        self.live.finish({(0, TID): "python"})
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         cursor = self.builder.connection.execute(query)
@@ -168,34 +177,158 @@ def test_two_processes_keep_their_names_apart(made: Made) -> None:
     made.builder.add("process", source=0, pid=78)
     made.record("op", name=1)
     made.record("op", name=1, process=1)
-    live.transform(
-        made.builder, [live.ProcessNames(0, [(1, "one")], []), live.ProcessNames(1, [(1, "two")], [(TID, "other")])]
-    )
+    made.live.add_names(ProcessNames(0, [(1, "one")]))
+    made.live.add_names(ProcessNames(1, [(1, "two")]))
+    made.live.add_staged()
+    made.live.finish({(1, TID): "other"})
     assert [row["name"] for row in made.rows("FROM event ORDER BY id")] == ["one", "two"]
     assert [row["name"] for row in made.rows("FROM thread ORDER BY id")] == [None, "other"]
+
+
+def test_a_stack_has_its_lines_from_the_innermost_outwards(made: Made) -> None:
+    made.record("sync", name=1, stack=2)
+    made.record("sync", name=1, stack=1)
+    made.record("sync", name=1, stack=2)
+    made.transform()
+    innermost = {"file": "/home/me/train.py", "line": 12, "function": "step"}
+    outermost = {"file": "/home/me/with\ttab.py", "line": 40, "function": "<module>"}
+    frames = {row["id"]: row["frames"] for row in made.rows("FROM stack")}
+    found = [frames[row["stack"]] for row in made.rows("SELECT stack FROM event ORDER BY id")]
+    assert found == [[innermost, outermost], [outermost], [innermost, outermost]]
+    assert len(frames) == 2
+
+
+def test_a_fallback_has_the_stack_of_its_launch(made: Made) -> None:
+    made.record("fallback", name=1, arg0=2, arg1=6, device=1, correlation=5)
+    made.record("launch", name=1, arg0=2, arg1=3, device=1, correlation=5, stack=2)
+    made.transform()
+    assert len({row["stack"] for row in made.rows("FROM event")} - {None}) == 1
+    assert len(made.rows("FROM event WHERE stack IS NOT NULL")) == 2
+
+
+def test_an_op_has_the_shapes_of_its_inputs(made: Made) -> None:
+    made.record("op", name=1, arg1=13)
+    made.record("op", name=1, arg1=10)  # no JSON: it is left out
+    made.transform()
+    first, second = made.rows("FROM event ORDER BY id")
+    assert json.loads(first["args"]) == {"shapes": [[4, 4], []], "dtypes": ["float32", "Scalar"]}
+    assert second["args"] is None
+
+
+def test_a_module_is_an_annotation_with_its_class(made: Made) -> None:
+    for sort in range(3):
+        made.record("annotation", name=1, arg0=sort, arg1=14 if sort == 1 else 0)
+    made.transform()
+    rows = made.rows("FROM event ORDER BY id")
+    assert [row["category"] for row in rows] == [None, "module", "resumed"]
+    assert [row["args"] and json.loads(row["args"]) for row in rows] == [None, {"class": "Linear"}, None]
+
+
+def test_a_garbage_collection(made: Made) -> None:
+    made.record("python", name=1, arg0=2, arg1=7)
+    made.transform()
+    assert json.loads(made.event()["args"]) == {"generation": 2, "collected": 7}
+
+
+def test_the_hosts_memory_is_a_device_of_its_own(made: Made) -> None:
+    made.record("alloc", device=_native.HOST_MEMORY, arg0=4096, arg1=100, bytes=128, name=1)
+    made.record("free", device=_native.HOST_MEMORY, arg0=4096, bytes=128, ts_ns=2000)
+    made.record("alloc", device=0, arg0=4096, arg1=100, bytes=128, name=1)  # another device's address
+    made.transform()
+    assert [tuple(row.values()) for row in made.rows('SELECT type, "index" FROM device ORDER BY id')] == [
+        ("cpu", 0),
+        ("ral", 0),
+    ]
+    assert made.rows("FROM stream") == []
+    derive.derive(made.builder.connection)
+    lives = made.rows("SELECT d.type, a.free_ns, a.uses FROM allocation a JOIN device d ON d.id = a.device ORDER BY 1")
+    assert [tuple(row.values()) for row in lives] == [("cpu", 2000, None), ("ral", None, None)]
+
+
+def test_an_access_names_the_block_that_was_there_then(made: Made) -> None:
+    def block(kind: str, at: int) -> None:
+        made.record(kind, device=0, arg0=4096, arg1=0, bytes=128, ts_ns=at, dur_ns=0)
+
+    def use(at: int, correlation: int, mode: int) -> None:
+        made.record(_native.KIND_ACCESS, device=0, arg0=4096, arg1=mode, ts_ns=at, dur_ns=0, correlation=correlation)
+
+    block("alloc", 1000)
+    use(1100, 7, 1)
+    block("free", 1200)
+    block("alloc", 1300)
+    use(1400, 7, 3)
+    use(1250, 7, 2)  # of nobody's memory
+    use(1500, 8, 2)  # of an op that was never seen
+    made.record("op", name=1, correlation=7, ts_ns=1050, dur_ns=400)
+    made.transform()
+    derive.derive(made.builder.connection)
+    found = made.rows("""SELECT e.kind, e.correlation, a.alloc_ns, x.mode FROM access x JOIN event e ON e.id = x.event
+                         JOIN allocation a ON a.id = x.allocation ORDER BY a.alloc_ns""")
+    assert [tuple(row.values()) for row in found] == [("op", None, 1000, "read"), ("op", None, 1300, "read_write")]
+
+
+def test_a_backward_node_is_tied_to_the_op_that_made_it(made: Made) -> None:
+    """The number is the next node's: three ops began with it, and the last of them made the node."""
+    key, other_thread = 5 | 1 << _native.AUTOGRAD_BITS, 5 | 2 << _native.AUTOGRAD_BITS
+    for position, (begin, arg0) in enumerate([(1000, key), (1100, key), (1200, key), (1300, other_thread)]):
+        made.record("op", ts_ns=begin, dur_ns=500 - position, name=1, arg0=arg0)
+    made.record("op", ts_ns=3000, name=1, arg0=key, flags=FLAGS["BACKWARD"])
+    made.record("op", ts_ns=4000, name=1, arg0=0, flags=FLAGS["BACKWARD"])  # no number: of no op
+    made.record("op", ts_ns=4100, name=1, arg0=0)
+    made.transform()
+    flows = made.rows("""SELECT f.kind, a.ts_ns AS maker, b.ts_ns AS node FROM flow f
+                         JOIN event a ON a.id = f.from_event JOIN event b ON b.id = f.to_event""")
+    assert flows == [{"kind": "autograd", "maker": 1200, "node": 3000}]
+
+
+def test_batch_by_batch_is_the_same_as_at_once(made: Made) -> None:
+    """Threads, devices, streams and stacks keep their ids; an op's uses of blocks may come in the batch before it."""
+    for batch in range(3):
+        made.record("alloc", device=0, arg0=4096 * (1 + batch), bytes=64, ts_ns=100 + batch, dur_ns=0)
+        made.record(_native.KIND_ACCESS, device=0, arg0=4096 * (1 + batch), arg1=1, correlation=5, ts_ns=200)
+        made.record("kernel", device=batch % 2, stream=batch, name=1, correlation=9)
+        made.record("sync", name=1, stack=1 + batch % 2)
+        if batch < 2:
+            made.live.add_names(ProcessNames(0, list(NAMES.items())[: 8 + batch], NODES[: 1 + batch]))
+            made.live.add_staged()
+    made.record("op", name=1, correlation=5, tid=TID + 1)
+    made.transform()
+    derive.derive(made.builder.connection)
+    assert [row["id"] for row in made.rows("FROM event ORDER BY id")] == list(range(10))
+    assert len(made.rows("FROM thread")) == len(made.rows("FROM device")) == len(made.rows("FROM stack")) == 2
+    assert len(made.rows("FROM stream")) == 3
+    assert len(made.rows("FROM access")) == 3
+    kernels = made.rows("""SELECT d."index", s.number FROM event e JOIN device d ON d.id = e.device
+                           JOIN stream s ON s.id = e.stream WHERE kind = 'kernel' ORDER BY e.id""")
+    assert [tuple(row.values()) for row in kernels] == [(0, 0), (1, 1), (0, 2)]
+    syncs = made.rows("SELECT len(frames) AS n FROM event e JOIN stack k ON k.id = e.stack ORDER BY e.id")
+    assert [row["n"] for row in syncs] == [1, 2, 1]
 
 
 UNSIGNED = [0, 1, 4, 9, 2**31, 2**63 - 1, 2**63, 2**64 - 1]
 LARGE = [-1, 0, 1, 2**31, 2**62, 2**63 - 1]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, _native.KIND_DEVICE, _native.KIND_STREAM])
+@pytest.mark.parametrize("kind", [*KINDS, _native.KIND_DEVICE, _native.KIND_STREAM, _native.KIND_ACCESS])
 def test_no_sound_record_stops_a_trace(made: Made, kind: str | int) -> None:
     """The reader lets through whatever fits the columns: one odd program must not cost the others their trace."""
     random = Random(str(kind))
     # As the reader's `fits` has it.
     most = 3 if kind == "transfer" else 2**63 - 1 if kind in ("alloc", "free", "region") else 2**64 - 1
+    if kind in ("annotation", _native.KIND_ACCESS):
+        most = 3
     most_bytes = 2**31 - 1 if kind == _native.KIND_STREAM else 2**63 - 1
     names = [0, 7] if kind == _native.KIND_DEVICE else [0, 1, 7, 9, 10, 65535]
     for _ in range(40):
         made.record(
             kind,
-            arg0=random.choice(UNSIGNED),
+            arg0=random.randrange(3) if kind == "annotation" else random.choice(UNSIGNED),
+            stack=random.choice([0, 1, 2, 65535]),
             arg1=min(random.choice(UNSIGNED), most),
             bytes=min(random.choice(LARGE), most_bytes),
             correlation=abs(random.choice(LARGE)),
             name=random.choice(names),
-            device=random.randrange(-1, 3),
+            device=random.randrange(-2, 3),
             flags=random.randrange(256),
         )
     made.transform()

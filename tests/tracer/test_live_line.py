@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ral_trace.tracer.record_command import RecordOptions, _Run
 from ral_trace.tracer.recording import Totals
+from ral_trace.tracer.run import RecordOptions, Run
 
 PROGRAM = """
 import time
@@ -36,7 +36,9 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def line(totals: Totals, duration_ns: int | None, counted_from: int | None) -> str:
     recording: Any = None  # the line is made of the totals alone
-    run = _Run(RecordOptions(Path("run.duckdb"), duration_ns), recording, Console())
+    run = Run(
+        RecordOptions(Path("run.duckdb"), duration_ns), recording, Console(), answer=recording, each_turn=recording
+    )
     run.totals = totals
     return run._line(counted_from)
 

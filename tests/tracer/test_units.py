@@ -3,7 +3,7 @@
 import pytest
 
 from ral_trace.tracer.errors import UsageError
-from ral_trace.tracer.units import duration_ns, size_bytes
+from ral_trace.tracer.units import duration_ns, percent, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,14 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
         size_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.5 %", 0.005), ("2", 0.02), ("100%", 1.0)])
+def test_percentages(text: str, share: float) -> None:
+    assert percent(text) == pytest.approx(share, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "101", "-1%", "1e1", "one"])
+def test_what_is_no_percentage(text: str) -> None:
+    with pytest.raises(UsageError):
+        percent(text)

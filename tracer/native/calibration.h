@@ -69,7 +69,8 @@ class Calibration {
                                     [](std::uint64_t ticks, const Segment& each) { return ticks < each.ticks0; });
     --segment;
     const auto distance = static_cast<__int128>(static_cast<std::int64_t>(at - segment->ticks0));
-    const auto since_ns = static_cast<std::uint64_t>((distance * static_cast<__int128>(segment->ns_per_tick_2_32)) >> 32);
+    const auto since_ns =
+        static_cast<std::uint64_t>((distance * static_cast<__int128>(segment->ns_per_tick_2_32)) >> 32);
     // Unsigned: ticks of a damaged record may lie anywhere.
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(segment->epoch0_ns) + since_ns);
   }

@@ -78,14 +78,18 @@ File open_owned(const std::string& path, int flags) noexcept {
   return ours ? std::move(file) : File{};
 }
 
+bool is_private_folder(const std::string& path) noexcept {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+         (status.st_mode & 077) == 0;
+}
+
 bool ensure_private_folder(const std::string& path, std::string* why) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     *why = path + ": cannot be made (" + std::strerror(errno) + ")";
     return false;
   }
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() ||
-      (status.st_mode & 077) != 0) {
+  if (!is_private_folder(path)) {
     *why = path + ": must be a folder of yours that nobody else can enter (mode 0700)";
     return false;
   }

@@ -53,7 +53,7 @@ class Mapping {
 // Creates a new file of exactly `bytes`, every page of it backed: a sparse file on a full tmpfs would kill its writer
 // with SIGBUS at the first touch. Returns no mapping when there is no room, or the file exists.
 Mapping create_mapped(const std::string& path, std::size_t bytes) noexcept;
-// Of `bytes` only the first `backed` are, yet: back() others before they are touched.
+// Of `bytes` only the first `backed` have memory, yet: back() others before they are touched.
 Mapping create_mapped(const std::string& path, std::size_t bytes, std::size_t backed) noexcept;
 // Makes sure that a part of a file has memory. False: there is no room.
 bool back(const std::string& path, std::size_t offset, std::size_t bytes) noexcept;
@@ -61,6 +61,8 @@ bool back(const std::string& path, std::size_t offset, std::size_t bytes) noexce
 // Opens an existing file that must be regular, ours, and closed to others; no file otherwise.
 File open_owned(const std::string& path, int flags) noexcept;
 
+// Whether `path` is a folder of ours that nobody else can enter, and no link to one.
+bool is_private_folder(const std::string& path) noexcept;
 // Makes sure that `path` is a folder of ours with mode 0700, creating it if need be. False, and `why`, when it is not.
 bool ensure_private_folder(const std::string& path, std::string* why);
 

@@ -36,17 +36,22 @@ inline constexpr std::uint64_t kRingMagic = 0x2e676e6972616c72;     // "rlaring.
 
 // What a session wants to know, as bits; the collector takes some of them back where they cost too much.
 enum Detail : std::uint32_t {
-  kOps = 1 << 0,         // operators and autograd's nodes
-  kSmallOps = 1 << 1,    // also those that take no longer than kSmallOpNs on average
-  kShapes = 1 << 2,      // shapes and types of an op's inputs
+  kOps = 1 << 0,          // operators and autograd's nodes
+  kSmallOps = 1 << 1,     // also those that take no longer than kSmallOpNs on average
+  kShapes = 1 << 2,       // shapes and types of an op's inputs
   kAccesses = 1 << 3,     // which blocks an op uses
-  kSiteStacks = 1 << 4,  // Python stacks of syncs, fallbacks, large allocations, memory that ran out
-  kOpStacks = 1 << 5,    // ... and of every op
-  kModules = 1 << 6,     // calls of torch.nn modules
-  kHostBlocks = 1 << 7,  // allocations of the host's memory through torch
+  kSiteStacks = 1 << 4,   // Python stacks of syncs, fallbacks, large allocations, memory that ran out
+  kOpStacks = 1 << 5,     // ... and of every op
+  kModules = 1 << 6,      // calls of torch.nn modules
+  kHostBlocks = 1 << 7,   // allocations of the host's memory through torch
   kPauses = 1 << 8,       // Python's garbage collections
   kAnnotations = 1 << 9,  // record_function and the like
 };
+
+// Ops that take no longer on average are small.
+inline constexpr std::uint64_t kSmallOpNs = 5'000;
+// Allocations from this size on have a stack where sites have one.
+inline constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 
 inline constexpr std::array<std::pair<std::string_view, std::uint32_t>, 10> kDetailNames = {{
     {"OPS", kOps},
@@ -67,8 +72,8 @@ enum class OnFull : std::uint32_t { kDrop = 0, kOverwrite = 1 };
 enum class SlotState : std::uint32_t { kFree = 0, kClaimed = 1, kRecording = 2, kEnding = 3 };
 
 struct SessionSlot {
-  std::atomic<SlotState> state;
-  std::atomic<std::uint32_t> attach_failures;  // processes that could not make their files
+  SlotState state;
+  std::uint32_t attach_failures;  // processes that could not make their files
   std::uint64_t session;
   std::int32_t collector_pid;
   std::int32_t target_pid;          // 0: every process of the user; else this one and its children
@@ -81,11 +86,12 @@ struct SessionSlot {
 };
 static_assert(sizeof(SessionSlot) == 128);
 
+// Read and written by system calls only (rendezvous.h).
 struct Page {
   std::uint64_t magic;
   std::uint32_t version;
-  std::atomic<std::uint32_t> generation;  // traced processes wait on it; every change of a slot raises it
-  std::atomic<std::uint32_t> reloads;     // `ralctl reload` raises it; programs with devices wait on it
+  std::uint32_t generation;  // traced processes wait on it; every change of a slot raises it
+  std::uint32_t reloads;     // `ralctl reload` raises it; programs with devices wait on it
   std::array<char, 44> reserved;
   std::array<SessionSlot, kSessions> slots;
 };
@@ -144,8 +150,8 @@ struct ProcessHeader {
   std::atomic<Alarm> alarm;               // ... and why, the last time
   std::atomic<std::uint32_t> shed;        // Detail bits that the collector took back; it alone writes this
   std::array<char, 4> reserved2;
-  std::array<char, 256> note;             // why ops are not recorded, when they are not
-  std::array<char, 2048> command;         // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
+  std::array<char, 256> note;      // why ops are not recorded, when they are not
+  std::array<char, 2048> command;  // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
 };
 static_assert(sizeof(ProcessHeader) <= kHeaderBytes);
 
@@ -153,10 +159,14 @@ struct RingHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t tid;
-  std::uint64_t records;
+  // Event n lies at n while n < straight, else at n modulo `records`, a power of two. Both are what the ring is to have,
+  // until its writer finds no memory for the rest: then it goes on with what it got.
+  std::atomic<std::uint64_t> records;
   std::array<char, 16> thread_name;
   OnFull on_full;
-  std::array<char, 20> reserved;
+  std::array<char, 4> reserved;
+  std::atomic<std::uint64_t> straight;
+  std::array<char, 8> reserved2;
   // The writer's line. `sequence` counts every event past the filter, before its slot is written; `head` what is
   // committed. So written = sequence, and what a killed writer left uncommitted is sequence - head - dropped. Whoever
   // reads the other two first never finds more in them than in `sequence`. A writer that overwrites drops nothing; what

@@ -120,6 +120,7 @@ void bind_reader(py::module_& module) {
       .def_readonly("ring", &RingAccount::ring)
       .def_readonly("tid", &RingAccount::tid)
       .def_property_readonly("thread_name", [](const RingAccount& self) { return decoded_text(self.thread_name); })
+      .def_readonly("closed", &RingAccount::closed)
       .def_readonly("finished", &RingAccount::finished)
       .def_readonly("spent_ticks", &RingAccount::spent_ticks)
       .def_readonly("account", &RingAccount::account);
@@ -136,7 +137,8 @@ void bind_reader(py::module_& module) {
           py::arg("clock"), py::arg("rows"), py::arg("since_ticks"), py::arg("into"),
           py::call_guard<py::gil_scoped_release>());
   py::class_<ProcessReader>(module, "ProcessReader")
-      .def_static("open", [](const std::string& folder) { return ProcessReader::open(folder); }, py::arg("folder"))
+      .def_static(
+          "open", [](const std::string& folder) { return ProcessReader::open(folder); }, py::arg("folder"))
       .def_static(
           "resume",
           [](const std::string& folder, const Spool& spool, std::int32_t process) {
@@ -162,8 +164,8 @@ void bind_reader(py::module_& module) {
                              [](const ProcessReader& self) {
                                return std::string(self.header().note.data(), ::strnlen(self.header().note.data(), 256));
                              })
-      .def_property_readonly("attached_ticks",
-                             [](const ProcessReader& self) { return self.header().attached_ticks; })
+      .def_property_readonly("attached_ticks", [](const ProcessReader& self) { return self.header().attached_ticks; })
+      .def("look", &ProcessReader::look)
       .def("detached", [](ProcessReader& self) { return self.state() != ProcessState::kRecording; })
       .def("exited", [](ProcessReader& self) { return self.state() == ProcessState::kExited; })
       .def("alarms", &ProcessReader::alarms)
@@ -173,6 +175,7 @@ void bind_reader(py::module_& module) {
       .def("account", &ProcessReader::account)
       .def("rings", &ProcessReader::rings)
       .def("unrecorded", &ProcessReader::unrecorded)
+      .def("spent_ticks", &ProcessReader::spent_ticks)
       .def("finished",
            [](const ProcessReader& self) {
              auto rings = self.rings();
@@ -208,11 +211,12 @@ void bind_sessions(py::module_& module) {
             return self.begin(session, target_pid, ring_records, folder, details,
                               overwrite ? OnFull::kOverwrite : OnFull::kDrop);
           },
-          py::arg("session"), py::arg("target_pid"), py::arg("ring_records"),
-           py::arg("folder"), py::arg("details"), py::arg("overwrite"))
+          py::arg("session"), py::arg("target_pid"), py::arg("ring_records"), py::arg("folder"), py::arg("details"),
+          py::arg("overwrite"))
       .def("announce", &Sessions::announce)
       .def("end", &Sessions::end, py::arg("slot"))
       .def("release", &Sessions::release, py::arg("slot"))
+      .def("release_dead", &Sessions::release_dead, py::arg("slot"))
       .def("attach_failures", &Sessions::attach_failures, py::arg("slot"))
       .def("taken", &Sessions::taken);
   py::class_<Rendezvous>(module, "Rendezvous")

@@ -74,7 +74,9 @@ bool Names::make_room(std::size_t end) noexcept {
   while (end > backed) {
     // Two threads may ask for the same part: the second gets what is there already.
     const std::size_t wanted = whole_steps(end);
-    if (!back(path_, offsetof(NameTable, pool) + backed, wanted - backed)) {
+    if (no_room_.load(std::memory_order_relaxed) ||
+        !back(path_, offsetof(NameTable, pool) + backed, wanted - backed)) {
+      no_room_.store(true, std::memory_order_relaxed);
       return false;
     }
     if (backed_bytes_.compare_exchange_strong(backed, wanted, std::memory_order_acq_rel)) {
@@ -164,8 +166,9 @@ std::uint32_t Names::stack_node(std::uint32_t caller, std::uint32_t frame) noexc
     return 0;
   }
   const std::uint64_t key = std::uint64_t{caller} << 32 | frame;
+  // The highest bits are the only ones that all of the key has a part in.
   return find_or_append(
-      stack_index(), kIndexSlots, std::hash<std::uint64_t>{}(key * 0x9e3779b97f4a7c15u >> 13),
+      stack_index(), kIndexSlots, key * 0x9e3779b97f4a7c15u >> 40,
       [&](std::uint32_t id) {
         const StackNode& node = table().stacks[id];
         return node.frame.load(std::memory_order_acquire) == frame && node.caller == caller;

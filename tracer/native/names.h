@@ -46,6 +46,7 @@ class Names {
 
   std::string path_;
   std::atomic<std::size_t> backed_bytes_;  // of the pool; the rest of the file has no memory yet
+  std::atomic<bool> no_room_{false};       // there was none for more; not asked for again at every new name
   Mapping table_;
   Mapping index_;  // of names, then of stacks: open addressing; holds ids; private memory of the process
   bool owns_file_ = true;

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace ral::trace {
 
@@ -43,6 +46,12 @@ bool fits(const Record& record) {
   }
 }
 
+bool is_shape(std::uint64_t records, std::uint64_t straight) {
+  // Not `records <= straight`: they are read one after the other, and both may be changing.
+  return records > 0 && (records & (records - 1)) == 0 && records <= kMaxRingRecords && straight > 0 &&
+         straight <= kMaxRingRecords;
+}
+
 std::string text_of(const char* begin, std::size_t capacity) { return {begin, ::strnlen(begin, capacity)}; }
 
 }  // namespace
@@ -76,6 +85,7 @@ RingReader::RingReader(File file, std::string path, std::uint32_t number, const 
       path_(std::move(path)),
       number_(number),
       records_(header.records),
+      straight_(header.straight),
       tid_(header.tid),
       thread_name_(text_of(header.thread_name.data(), header.thread_name.size())),
       on_full_(header.on_full),
@@ -83,7 +93,8 @@ RingReader::RingReader(File file, std::string path, std::uint32_t number, const 
       // Where what was taken has been lost with its collector, only the rest is there.
       tail_(header.on_full == OnFull::kDrop ? std::max(taken.tail, header.tail.load()) : taken.tail),
       received_(taken.received),
-      facts_(taken.facts) {}
+      facts_(taken.facts),
+      overwritten_(header.on_full == OnFull::kDrop ? 0 : taken.tail - std::min(taken.received, taken.tail)) {}
 
 std::unique_ptr<RingReader> RingReader::open(const std::string& path, std::uint32_t number, const Taken& taken) {
   File file = open_owned(path, O_RDWR);
@@ -93,10 +104,10 @@ std::unique_ptr<RingReader> RingReader::open(const std::string& path, std::uint3
     return nullptr;
   }
   const auto& header = *reinterpret_cast<const RingHeader*>(bytes.data());
-  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion && header.records > 0 &&
-                     header.records <= kMaxRingRecords && (header.records & (header.records - 1)) == 0 &&
+  const bool sound = header.magic == kRingMagic && header.version == kLayoutVersion &&
+                     is_shape(header.records, header.straight) &&
                      (header.on_full == OnFull::kDrop || header.on_full == OnFull::kOverwrite) &&
-                     static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + header.records * sizeof(Record);
+                     static_cast<std::uint64_t>(status.st_size) >= kHeaderBytes + header.straight * sizeof(Record);
   return sound ? std::unique_ptr<RingReader>(new RingReader(std::move(file), path, number, header, taken)) : nullptr;
 }
 
@@ -109,15 +120,20 @@ bool RingReader::read_counters() {
     std::atomic_thread_fence(std::memory_order_acquire);
     return whole;
   };
+  std::uint64_t records = 0;
+  std::uint64_t straight = 0;
   if (!read(fresh.closed, offsetof(RingHeader, closed)) || !read(fresh.dropped, offsetof(RingHeader, dropped)) ||
       !read(fresh.head, offsetof(RingHeader, head)) || !read(fresh.sequence, offsetof(RingHeader, sequence)) ||
-      !read(shed_, offsetof(RingHeader, shed)) || !read(spent_ticks_, offsetof(RingHeader, spent_ticks))) {
+      !read(straight, offsetof(RingHeader, straight)) || !read(records, offsetof(RingHeader, records)) ||
+      !read(shed_, offsetof(RingHeader, shed)) || !read(spent_ticks_, offsetof(RingHeader, spent_ticks)) ||
+      !take_shape(records, straight)) {
     return false;
   }
   shed_ = std::min(shed_, kMaxEvents);
+  spent_ticks_ = std::min(spent_ticks_, kMaxEvents);
   // Counters only grow, and no more can be unread than fits (unless it is overwritten); a file that says otherwise is
   // damaged, and is read no further.
-  const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= records_;
+  const bool fits = on_full_ == OnFull::kOverwrite ? fresh.dropped == 0 : fresh.head - tail_ <= straight_;
   const bool sound = fresh.head >= tail_ && fits && fresh.sequence >= counters_.sequence &&
                      fresh.sequence <= kMaxEvents && fresh.head <= fresh.sequence &&
                      fresh.dropped <= fresh.sequence - fresh.head;
@@ -127,21 +143,34 @@ bool RingReader::read_counters() {
   return sound;
 }
 
+bool RingReader::take_shape(std::uint64_t records, std::uint64_t straight) {
+  const bool sound = is_shape(records, straight) && records <= records_ && straight <= straight_;
+  if (sound) {
+    records_ = records;
+    straight_ = straight;
+  }
+  return sound;
+}
+
 std::uint64_t RingReader::overwritten_below() {
   std::uint64_t sequence = 0;
+  std::uint64_t records = 0;
   if (on_full_ != OnFull::kOverwrite) {
     return 0;
   }
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!read_exactly(file_, &sequence, sizeof sequence, offsetof(RingHeader, sequence))) {
+  // A ring that became smaller meanwhile has overwritten more than it would have as it was.
+  if (!read_exactly(file_, &sequence, sizeof sequence, offsetof(RingHeader, sequence)) ||
+      !read_exactly(file_, &records, sizeof records, offsetof(RingHeader, records)) || records > records_) {
     return UINT64_MAX;
   }
-  return sequence > records_ ? sequence - records_ : 0;
+  return sequence > records ? sequence - records : 0;
 }
 
 std::size_t RingReader::read_records(std::vector<Record>& scratch, std::uint64_t* first) {
-  const std::uint64_t at = tail_ & (records_ - 1);
-  const std::uint64_t count = std::min({counters_.head - tail_, records_ - at, kPieceRecords});
+  const std::uint64_t at = tail_ < straight_ ? tail_ : tail_ & (records_ - 1);
+  const std::uint64_t run = tail_ < straight_ ? straight_ - tail_ : records_ - at;
+  const std::uint64_t count = std::min({counters_.head - tail_, run, kPieceRecords});
   scratch.resize(kPieceRecords);
   if (!read_exactly(file_, scratch.data(), count * sizeof(Record), kHeaderBytes + at * sizeof(Record))) {
     return 0;
@@ -194,6 +223,12 @@ std::size_t RingReader::drain(RecordSink& sink, std::vector<Record>& scratch) {
   return tail_ - begin;
 }
 
+void RingReader::look() {
+  if (!finished_) {
+    read_counters();
+  }
+}
+
 void RingReader::finish() {
   finished_ = true;
   file_ = File();
@@ -206,11 +241,16 @@ RingAccount RingReader::account() const {
   const std::uint64_t missing = counters_.sequence - received_;
   // Damage may make more of what was dropped than is missing.
   const std::uint64_t kept = std::min(dropped, missing);
-  return {number_, tid_, thread_name_, finished_, spent_ticks_,
+  return {number_,
+          tid_,
+          thread_name_,
+          closed(),
+          finished_,
+          spent_ticks_,
           Account{counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u}};
 }
 
-std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, std::vector<Taken> taken) {
+std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, TakenRings taken) {
   std::unique_ptr<ProcessReader> reader(
       new ProcessReader(folder, open_owned(folder + "/process", O_RDWR), std::move(taken)));
   if (!reader->file_ || !reader->refresh()) {
@@ -240,24 +280,52 @@ void ProcessReader::shed(std::uint32_t details) const {
   (void)!::pwrite(file_.get(), &details, sizeof details, offsetof(ProcessHeader, shed));
 }
 
+// By what is in the folder, not by what the header counts: rings of threads that are gone are removed, and a damaged
+// header may count any number.
+void ProcessReader::open_new_rings() {
+  const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
+  if (made <= next_ring_) {
+    return;
+  }
+  std::vector<std::uint32_t> found;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, failed)) {
+    const std::string name = entry.path().filename().string();
+    unsigned number = 0;
+    int end = 0;
+    if (std::sscanf(name.c_str(), "ring-%u%n", &number, &end) == 1 && end == static_cast<int>(name.size()) &&
+        number >= next_ring_ && number < made) {
+      found.push_back(number);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  for (const std::uint32_t number : found) {
+    const auto known = taken_.find(number);
+    const Taken taken = known == taken_.end() ? Taken{} : known->second;
+    // One that is none is damaged, and left alone: a ring is whole before it is counted.
+    if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(number), number, taken); ring != nullptr) {
+      rings_.push_back(std::move(ring));
+    }
+  }
+  next_ring_ = made;
+}
+
 std::size_t ProcessReader::drain(RecordSink& sink) {
   refresh();
-  const std::uint32_t made = std::min(header().rings.load(std::memory_order_relaxed), kMaxRings);
-  for (; next_ring_ < made; ++next_ring_) {
-    const std::string path = folder_ + "/ring-" + std::to_string(next_ring_);
-    const Taken taken = next_ring_ < taken_.size() ? taken_[next_ring_] : Taken{};
-    if (auto ring = RingReader::open(path, next_ring_, taken); ring != nullptr) {
-      rings_.push_back(std::move(ring));
-    } else if (::access(path.c_str(), F_OK) != 0 && next_ring_ >= taken_.size()) {
-      break;  // the header counts rings that are not there: do not look for all of them
-    }
-    // Else it is damaged, and left alone: a ring is whole before it is counted.
-  }
+  open_new_rings();
   std::size_t read = 0;
   for (const auto& ring : rings_) {
     read += ring->drain(sink, scratch_);
   }
   return read;
+}
+
+void ProcessReader::look() {
+  refresh();
+  open_new_rings();
+  for (const auto& ring : rings_) {
+    ring->look();
+  }
 }
 
 std::uint64_t ProcessReader::unrecorded() const {
@@ -274,6 +342,14 @@ Account ProcessReader::account() const {
   return sum;
 }
 
+std::uint64_t ProcessReader::spent_ticks() const {
+  std::uint64_t sum = forgotten_ticks_;
+  for (const auto& ring : rings_) {
+    sum += ring->account().spent_ticks;
+  }
+  return sum;
+}
+
 std::vector<RingAccount> ProcessReader::rings() const {
   std::vector<RingAccount> found;
   for (const auto& ring : rings_) {
@@ -284,10 +360,12 @@ std::vector<RingAccount> ProcessReader::rings() const {
 
 std::vector<RingAccount> ProcessReader::forget_finished() {
   std::vector<RingAccount> finished;
-  const auto kept = std::stable_partition(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->finished(); });
+  const auto kept =
+      std::stable_partition(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->finished(); });
   for (auto ring = kept; ring != rings_.end(); ++ring) {
     finished.push_back((*ring)->account());
     forgotten_.add(finished.back().account);
+    forgotten_ticks_ += finished.back().spent_ticks;
     (*ring)->remove_file();
   }
   rings_.erase(kept, rings_.end());

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,7 +38,8 @@ struct RingAccount {
   std::uint32_t ring;
   std::uint32_t tid;
   std::string thread_name;
-  bool finished;  // its thread is gone and all is read, or it is damaged: nothing more will come
+  bool closed;    // its thread is gone
+  bool finished;  // ... and all is read, or it is damaged: nothing more will come
   std::uint64_t spent_ticks;
   Account account;
 };
@@ -48,6 +50,7 @@ struct Taken {
   std::uint64_t received = 0;
   std::uint64_t facts = 0;
 };
+using TakenRings = std::map<std::uint32_t, Taken>;  // by the ring's number
 
 class RingReader {
  public:
@@ -59,6 +62,10 @@ class RingReader {
   std::size_t drain(RecordSink& sink, std::vector<Record>& scratch);
   [[nodiscard]] RingAccount account() const;
   [[nodiscard]] bool finished() const noexcept { return finished_; }
+  // Its thread is gone; there may be something left to read.
+  [[nodiscard]] bool closed() const noexcept { return counters_.closed != 0; }
+  // Brings the account up to date without taking anything.
+  void look();
   // Nothing more will come.
   void finish();
   // The shared memory of a thread that is gone can be given back.
@@ -76,6 +83,8 @@ class RingReader {
   bool read_counters();
   // Reads records from `tail_` on; returns how many, from `*first` of them on they are whole. 0: cut short.
   std::size_t read_records(std::vector<Record>& scratch, std::uint64_t* first);
+  // What the header says of the ring's shape, where that can be: it only ever gets smaller.
+  bool take_shape(std::uint64_t records, std::uint64_t straight);
   // What its writer has overwritten meanwhile, as seen after reading.
   std::uint64_t overwritten_below();
 
@@ -83,6 +92,7 @@ class RingReader {
   std::string path_;
   std::uint32_t number_;
   std::uint64_t records_;
+  std::uint64_t straight_;
   std::uint32_t tid_;
   std::string thread_name_;
   OnFull on_full_;
@@ -100,11 +110,11 @@ class RingReader {
 
 // Names and stacks of a process, as its table says them.
 struct NameList {
-  std::vector<std::pair<std::uint32_t, std::string>> names;      // (id, text)
-  std::vector<std::array<std::uint32_t, 3>> stacks;              // (id, caller, frame) of every node
-  std::uint64_t refused = 0;                                     // names that found no room,
-  std::uint64_t cut = 0;                                         // were too long,
-  std::uint64_t refused_stacks = 0;                              // nodes that found no room
+  std::vector<std::pair<std::uint32_t, std::string>> names;  // (id, text)
+  std::vector<std::array<std::uint32_t, 3>> stacks;          // (id, caller, frame) of every node
+  std::uint64_t refused = 0;                                 // names that found no room,
+  std::uint64_t cut = 0;                                     // were too long,
+  std::uint64_t refused_stacks = 0;                          // nodes that found no room
 
   // Of a file that is no such table: nothing.
   static NameList read(const std::string& path);
@@ -113,14 +123,18 @@ struct NameList {
 class ProcessReader {
  public:
   // `folder` is <session>/<pid>-<started>. nullptr: not made yet, not ours, or about another process than it says.
-  // `taken` is what a collector that died had already, by ring.
-  static std::unique_ptr<ProcessReader> open(const std::string& folder, std::vector<Taken> taken = {});
+  // `taken` is what a collector that died had already.
+  static std::unique_ptr<ProcessReader> open(const std::string& folder, TakenRings taken = {});
 
   std::size_t drain(RecordSink& sink);
+  // Brings the accounts of all rings up to date without taking anything.
+  void look();
   // The sum of all rings, those that are forgotten included, and of what threads without a ring missed.
   [[nodiscard]] Account account() const;
   [[nodiscard]] std::vector<RingAccount> rings() const;
   [[nodiscard]] std::uint64_t unrecorded() const;
+  // What recording took on all threads, those that are gone included.
+  [[nodiscard]] std::uint64_t spent_ticks() const;
   // Takes the finished rings out of rings(), and gives their memory back.
   std::vector<RingAccount> forget_finished();
   // Its process is gone: after this drain nothing more will come from any ring.
@@ -135,16 +149,18 @@ class ProcessReader {
   }
 
  private:
-  ProcessReader(std::string folder, File file, std::vector<Taken> taken)
+  ProcessReader(std::string folder, File file, TakenRings taken)
       : folder_(std::move(folder)), file_(std::move(file)), taken_(std::move(taken)) {}
   bool refresh();
+  void open_new_rings();
 
   std::string folder_;
   File file_;
   alignas(ProcessHeader) std::array<std::byte, sizeof(ProcessHeader)> header_{};
-  std::vector<Taken> taken_;
+  TakenRings taken_;
   std::vector<std::unique_ptr<RingReader>> rings_;
   Account forgotten_;
+  std::uint64_t forgotten_ticks_ = 0;
   std::vector<Record> scratch_;
   std::uint32_t next_ring_ = 0;
 };

@@ -113,7 +113,7 @@ struct Record {
   std::uint64_t arg1;
   std::uint32_t sequence;  // low 32 bits of the ring's sequence number
   std::uint32_t name;      // 0: unknown, or the name table was full
-  std::uint32_t stack;  // a Python stack (StackNode), or 0
+  std::uint32_t stack;     // a Python stack (StackNode), or 0
   Kind kind;
   std::int8_t device;  // kNoDevice: the host
   std::uint8_t stream;

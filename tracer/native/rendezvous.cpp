@@ -10,11 +10,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <utility>
 
 namespace ral::trace {
+
+namespace {
+
+bool read_page(const File& file, Page* page) noexcept {
+  return ::pread(file.get(), page, sizeof *page, 0) == static_cast<ssize_t>(sizeof *page);
+}
+
+}  // namespace
 
 std::unique_ptr<Rendezvous> Rendezvous::open() {
   std::string folder = rendezvous_folder();
@@ -23,7 +32,7 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
     throw std::runtime_error(why);
   }
   const std::string path = folder + "/page";
-  ::close(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  ::close(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
   const File file = open_owned(path, O_RDWR);
   // The first to come fills it; the lock keeps a second one from reading it half-made.
   struct stat status{};
@@ -36,43 +45,51 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
   if (status.st_size != 0 && status.st_size != static_cast<off_t>(kHeaderBytes)) {
     throw std::runtime_error(path + ": has the wrong size; remove it when nothing is being recorded");
   }
+  Page page{};
+  bool whole = read_page(file, &page);
+  // Also when whoever made it died before this point.
+  if (whole && page.magic == 0) {
+    page.version = kLayoutVersion;
+    page.magic = kPageMagic;
+    whole = ::pwrite(file.get(), &page, offsetof(Page, generation), 0) == offsetof(Page, generation);
+  }
   void* address = ::mmap(nullptr, kHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (address == MAP_FAILED) {
-    throw std::runtime_error(path + ": cannot be mapped");
+  if (!whole || address == MAP_FAILED) {
+    throw std::runtime_error(path + ": cannot be read and mapped");
   }
   Mapping mapping(address, kHeaderBytes);
-  auto* page = static_cast<Page*>(address);
-  // Also when whoever made it died before this point.
-  if (page->magic == 0) {
-    page->version = kLayoutVersion;
-    page->magic = kPageMagic;
-  }
   // Said outright, because the mapping keeps the open file, and with it the lock, alive.
   ::flock(file.get(), LOCK_UN);
-  if (page->magic != kPageMagic || page->version != kLayoutVersion) {
+  if (page.magic != kPageMagic || page.version != kLayoutVersion) {
     throw std::runtime_error(path +
                              ": was made by another version of ral-trace; remove it when nothing is being recorded");
   }
-  return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(folder), std::move(mapping)));
+  return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(folder), std::move(mapping), status.st_ino));
 }
 
-namespace {
-
-void raise(std::atomic<std::uint32_t>& count) noexcept {
-  count.fetch_add(1, std::memory_order_release);
-  ::syscall(SYS_futex, &count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+File Rendezvous::file(int flags) const noexcept {
+  File file = open_owned(folder_ + "/page", flags);
+  struct stat status{};
+  const bool same = file && ::fstat(file.get(), &status) == 0 && status.st_ino == inode_ &&
+                    status.st_size == static_cast<off_t>(kHeaderBytes);
+  return same ? std::move(file) : File{};
 }
 
-void wait_for_change(std::atomic<std::uint32_t>& count, std::uint32_t seen) noexcept {
-  ::syscall(SYS_futex, &count, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+std::optional<Page> Rendezvous::read() const noexcept {
+  Page page{};
+  const File opened = file(O_RDONLY);
+  return opened && read_page(opened, &page) ? std::optional(page) : std::nullopt;
 }
 
-}  // namespace
+void Rendezvous::raise(std::size_t offset) noexcept {
+  ::syscall(SYS_futex, address(offset), FUTEX_WAKE_OP, INT_MAX, 0, address(offset),
+            FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0));
+}
 
-void Rendezvous::announce() noexcept { raise(page().generation); }
-void Rendezvous::wait(std::uint32_t seen) noexcept { wait_for_change(page().generation, seen); }
-
-void Rendezvous::request_reload() noexcept { raise(page().reloads); }
+bool Rendezvous::wait(std::size_t offset, std::uint32_t seen) noexcept {
+  return ::syscall(SYS_futex, address(offset), FUTEX_WAIT, seen, nullptr, nullptr, 0) == 0 || errno == EAGAIN ||
+         errno == EINTR;
+}
 
 bool Rendezvous::notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor) noexcept {
   struct Watch {
@@ -80,19 +97,21 @@ bool Rendezvous::notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor
     int descriptor;
     std::uint32_t seen;
   };
-  const std::uint32_t seen = page->page().reloads.load(std::memory_order_acquire);
-  auto watch = std::make_unique<Watch>(Watch{std::move(page), descriptor, seen});
+  const std::optional<Page> first = page->read();
+  auto watch = std::make_unique<Watch>(Watch{std::move(page), descriptor, first ? first->reloads : 0});
   const auto run = [](void* context) -> void* {
     auto* watch = static_cast<Watch*>(context);
-    std::atomic<std::uint32_t>& reloads = watch->page->page().reloads;
     pthread_setname_np(pthread_self(), "ral-reload");
-    for (;;) {
-      wait_for_change(reloads, watch->seen);
-      const std::uint32_t now = reloads.load(std::memory_order_acquire);
-      if (now != std::exchange(watch->seen, now)) {
+    while (watch->page->wait(offsetof(Page, reloads), watch->seen)) {
+      const std::optional<Page> now = watch->page->read();
+      if (!now) {
+        break;
+      }
+      if (now->reloads != std::exchange(watch->seen, now->reloads)) {
         ::eventfd_write(watch->descriptor, 1);
       }
     }
+    return nullptr;
   };
   // A signal of the program must never land on it.
   sigset_t all;
@@ -107,6 +126,31 @@ bool Rendezvous::notify_reloads(std::unique_ptr<Rendezvous> page, int descriptor
     watch.release();
   }
   return started;
+}
+
+PageEditor::PageEditor(const Rendezvous& rendezvous) : file_(rendezvous.file(O_RDWR)) {
+  if (!file_ || ::flock(file_.get(), LOCK_EX) != 0 || !read_page(file_, &page_)) {
+    throw std::runtime_error(rendezvous.folder() + "/page: is not what it was; begin the recording again");
+  }
+}
+
+namespace {
+
+std::size_t offset_of(std::size_t slot) { return offsetof(Page, slots) + slot * sizeof(SessionSlot); }
+
+}  // namespace
+
+void PageEditor::set_state(std::size_t slot, SlotState state) noexcept {
+  page_.slots[slot].state = state;
+  (void)!::pwrite(file_.get(), &state, sizeof state, static_cast<off_t>(offset_of(slot)));
+}
+
+void PageEditor::fill(std::size_t slot, SessionSlot content) noexcept {
+  const SlotState state = std::exchange(content.state, SlotState::kClaimed);
+  set_state(slot, SlotState::kClaimed);
+  page_.slots[slot] = content;
+  (void)!::pwrite(file_.get(), &content, sizeof content, static_cast<off_t>(offset_of(slot)));
+  set_state(slot, state);
 }
 
 }  // namespace ral::trace

@@ -1,7 +1,11 @@
 // One thread's ring in one session: the producer's side.
 #pragma once
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
 
 #include "files.h"
 #include "layout.h"
@@ -13,21 +17,25 @@ class RingWriter {
   // An empty one drops nothing and writes nothing; `ok()` is false.
   RingWriter() noexcept = default;
 
-  // Takes what room there is: half as many records, and half of that, down to kLeastRingRecords. Not ok() where even
-  // those find none, or the file exists.
+  // A thread must not wait for all of its ring: memory comes in steps, as events do. Takes what room there is: half as
+  // many records, and half of that, down to kLeastRingRecords. Not ok() where even those find none, or the file exists.
   static RingWriter create(const std::string& path, std::uint64_t records, OnFull on_full) noexcept {
     RingWriter ring;
     for (; records >= kLeastRingRecords && !ring.mapping_; records /= 2) {
-      ring.mapping_ = create_mapped(path, kHeaderBytes + records * sizeof(Record));
+      ring.backed_ = std::min(records, kStepRecords);
+      ring.mapping_ = create_mapped(path, bytes_of(records), bytes_of(ring.backed_));
       ring.mask_ = records - 1;
     }
     if (ring.mapping_) {
+      ring.path_ = path;
       ring.header_ = static_cast<RingHeader*>(ring.mapping_.get());
       ring.records_ = reinterpret_cast<Record*>(static_cast<char*>(ring.mapping_.get()) + kHeaderBytes);
-      ring.full_at_ = on_full == OnFull::kOverwrite ? UINT64_MAX : ring.mask_ + 1;
+      ring.on_full_ = on_full;
+      ring.full_at_ = ring.backed_;
       ring.header_->version = kLayoutVersion;
-      ring.header_->records = ring.mask_ + 1;
+      ring.header_->records = ring.header_->straight = ring.mask_ + 1;
       ring.header_->on_full = on_full;
+      populate(ring.mapping_.get(), bytes_of(ring.backed_));
     }
     return ring;
   }
@@ -79,14 +87,54 @@ class RingWriter {
   void forget() noexcept { *this = RingWriter{}; }
 
  private:
-  // Full as the collector was last seen. Out of line, so that the usual way saves no registers.
+  static constexpr std::uint64_t kStepRecords = 1024;  // 64 KiB, less than 0.1 ms
+  static_assert(kStepRecords >= kLeastRingRecords && (kStepRecords & (kStepRecords - 1)) == 0);
+
+  static constexpr std::size_t bytes_of(std::uint64_t records) noexcept {
+    return kHeaderBytes + records * sizeof(Record);
+  }
+
+  // Full as the collector was last seen, or at the end of the memory so far. Out of line, so that the usual way saves no
+  // registers.
   __attribute__((noinline, cold)) void push_when_full(const Record& record) noexcept {
-    full_at_ = header_->tail.load(std::memory_order_acquire) + mask_ + 1;
+    if (head_ == backed_ && backed_ <= mask_) {
+      grow();
+    }
+    full_at_ = backed_ <= mask_ ? backed_ : UINT64_MAX;
+    if (on_full_ == OnFull::kDrop) {
+      // Below `head_` where the ring has become smaller than what it holds.
+      const std::uint64_t room_until = header_->tail.load(std::memory_order_acquire) + mask_ + 1;
+      full_at_ = std::max(std::min(full_at_, room_until), head_);
+    }
     if (head_ != full_at_) {
       return push(record);
     }
     header_->sequence.store(head_ + dropped_ + 1, std::memory_order_relaxed);
     header_->dropped.store(++dropped_, std::memory_order_release);
+  }
+
+  // In the first round only, with every event at its own number.
+  void grow() noexcept {
+    const int error = errno;  // the program's
+    if (back(path_, bytes_of(backed_), kStepRecords * sizeof(Record))) {
+      populate(records_ + backed_, kStepRecords * sizeof(Record));
+      backed_ += kStepRecords;
+    } else {
+      while (mask_ + 1 > backed_) {
+        mask_ /= 2;
+      }
+      // In this order; the reader takes them in the other one.
+      header_->records.store(mask_ + 1, std::memory_order_release);
+      header_->straight.store(backed_, std::memory_order_release);
+    }
+    errno = error;
+  }
+
+  // Page by page at the first touch it would take longer. Where the kernel cannot, it does.
+  static void populate(void* begin, std::size_t bytes) noexcept {
+#if defined(MADV_POPULATE_WRITE)
+    ::madvise(begin, bytes, MADV_POPULATE_WRITE);
+#endif
   }
 
   // Ours alone to write, so no read-modify-write.
@@ -107,12 +155,15 @@ class RingWriter {
   }
 
   Mapping mapping_;
+  std::string path_;
   RingHeader* header_ = nullptr;
   Record* records_ = nullptr;
   std::uint64_t mask_ = 0;
   std::uint64_t head_ = 0;
-  std::uint64_t full_at_ = 0;  // a head that the collector, as last seen, leaves no room for
+  std::uint64_t full_at_ = 0;  // a head that the collector, as last seen, leaves no room for; or `backed_`
   std::uint64_t dropped_ = 0;
+  std::uint64_t backed_ = 0;  // records that there is memory for
+  OnFull on_full_ = OnFull::kDrop;
 };
 
 }  // namespace ral::trace

@@ -24,19 +24,21 @@ class Sessions {
 
   [[nodiscard]] const std::string& folder() const noexcept { return rendezvous_->folder(); }
   // Begins a recording and wakes every traced process; recordings whose collector died end. Returns the slot, or -1
-  // when all are taken.
+  // when all are taken. Throws std::runtime_error when the page is gone.
   int begin(std::uint64_t session, std::int32_t target_pid, std::uint64_t ring_records, const std::string& folder,
             std::uint32_t details, OnFull on_full);
   // Wakes every traced process: what is wanted of one of them is something else now.
   void announce() noexcept { rendezvous_->announce(); }
-  // Asks the traced processes to stop writing; the slot stays taken until `release`.
-  void end(std::size_t slot);
-  void release(std::size_t slot);
+  // Asks the traced processes to stop writing; the slot stays taken until `release`. Of a page that is gone: nothing.
+  void end(std::size_t slot) { set_state(slot, SlotState::kEnding); }
+  void release(std::size_t slot) { set_state(slot, SlotState::kFree); }
+  // Of a collector that died; somebody may have taken the slot since it was looked at, and keeps it.
+  void release_dead(std::size_t slot);
   [[nodiscard]] std::uint32_t attach_failures(std::size_t slot) const;
   [[nodiscard]] std::vector<SessionView> taken() const;
 
  private:
-  static bool claim(SessionSlot& slot, bool of_the_dead);
+  void set_state(std::size_t slot, SlotState state);
 
   std::unique_ptr<Rendezvous> rendezvous_;
 };

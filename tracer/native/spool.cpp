@@ -40,9 +40,7 @@ Spool::Spool(std::string path) {
       break;
     }
     bytes_ += sizeof block + block.count * sizeof(Record);
-    std::vector<Taken>& rings = taken_[block.process];
-    rings.resize(std::max<std::size_t>(rings.size(), block.ring + 1));
-    Taken& taken = rings[block.ring];
+    Taken& taken = taken_[block.process][block.ring];
     taken.tail = block.first + block.read;
     taken.received += block.count;
     taken.facts += static_cast<std::uint64_t>(std::count_if(records.begin(), records.end(), is_fact));
@@ -53,8 +51,14 @@ Spool::Spool(std::string path) {
 }
 
 bool Spool::append(std::int32_t process, const Drained& from, const Record* records, std::size_t count) {
-  SpoolBlock block{kSpoolMagic, process,    from.ring, from.tid,
-                   static_cast<std::uint32_t>(count),  from.first, from.read, ticks(detect_clock_source())};
+  SpoolBlock block{kSpoolMagic,
+                   process,
+                   from.ring,
+                   from.tid,
+                   static_cast<std::uint32_t>(count),
+                   from.first,
+                   from.read,
+                   ticks(detect_clock_source())};
   const std::size_t bytes = sizeof block + count * sizeof(Record);
   std::array<iovec, 2> parts{{{&block, sizeof block}, {const_cast<Record*>(records), count * sizeof(Record)}}};
   ssize_t written = 0;
@@ -69,9 +73,9 @@ bool Spool::append(std::int32_t process, const Drained& from, const Record* reco
   return true;
 }
 
-std::vector<Taken> Spool::taken(std::int32_t process) const {
+TakenRings Spool::taken(std::int32_t process) const {
   const auto found = taken_.find(process);
-  return found == taken_.end() ? std::vector<Taken>{} : found->second;
+  return found == taken_.end() ? TakenRings{} : found->second;
 }
 
 SpoolReader::SpoolReader(const std::string& path) : file_(open_owned(path, O_RDONLY)) {

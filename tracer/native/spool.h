@@ -34,13 +34,13 @@ class Spool {
   // False: there is no room on the disk. The file keeps what it had.
   bool append(std::int32_t process, const Drained& from, const Record* records, std::size_t count);
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  // What the file holds of each ring of a process, by the ring's number.
-  [[nodiscard]] std::vector<Taken> taken(std::int32_t process) const;
+  // What the file holds of each ring of a process.
+  [[nodiscard]] TakenRings taken(std::int32_t process) const;
 
  private:
   File file_;
   std::uint64_t bytes_ = 0;
-  std::map<std::int32_t, std::vector<Taken>> taken_;  // of the file as it was found
+  std::map<std::int32_t, TakenRings> taken_;  // of the file as it was found
 };
 
 class SpoolSink : public RecordSink {

@@ -354,30 +354,34 @@ void Writer::start_watcher() {
 void Writer::watch() {
   pthread_setname_np(pthread_self(), "ral-watcher");
   for (;;) {
-    const std::uint32_t seen = rendezvous_->page().generation.load(std::memory_order_acquire);
+    const std::optional<Page> seen = rendezvous_->read();
     sync();
-    rendezvous_->wait(seen);
+    // A page that is gone announces nothing any more; what recorded us cannot tell us to stop, so it is left.
+    if (!seen || !rendezvous_->wait(seen->generation)) {
+      sync();
+      return;
+    }
   }
 }
 
 namespace {
 
-// The collector may be changing the slot while we read it: what it says counts if it said the same before and after.
-// Then another wake-up follows.
-std::optional<Wanted> read_slot(const SessionSlot& slot) {
-  if (slot.state.load(std::memory_order_acquire) != SlotState::kRecording) {
-    return std::nullopt;
-  }
-  std::array<char, sizeof slot.folder + 1> folder{};
-  std::memcpy(folder.data(), slot.folder.data(), sizeof slot.folder);
-  Wanted wanted{slot.session, slot.target_pid, slot.ring_records, folder.data(), slot.on_full, slot.details};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t records = wanted.ring_records;
-  const bool sound = slot.state.load(std::memory_order_relaxed) == SlotState::kRecording &&
-                     slot.session == wanted.session && wanted.session != 0 &&
-                     records >= kLeastRingRecords && records <= kMaxRingRecords && (records & (records - 1)) == 0 && !wanted.folder.empty() &&
-                     wanted.folder[0] != '.' && wanted.folder.find('/') == std::string::npos;
-  return sound ? std::optional(std::move(wanted)) : std::nullopt;
+std::optional<Wanted> checked(const SessionSlot& slot) {
+  const std::string folder(slot.folder.data(), ::strnlen(slot.folder.data(), slot.folder.size()));
+  const std::uint64_t records = slot.ring_records;
+  const bool sound = slot.state == SlotState::kRecording && slot.session != 0 && records >= kLeastRingRecords &&
+                     records <= kMaxRingRecords && (records & (records - 1)) == 0 && !folder.empty() &&
+                     folder[0] != '.' && folder.find('/') == std::string::npos &&
+                     (slot.on_full == OnFull::kDrop || slot.on_full == OnFull::kOverwrite);
+  return sound ? std::optional(Wanted{slot.session, slot.target_pid, records, folder, slot.on_full, slot.details})
+               : std::nullopt;
+}
+
+// A collector may be changing a slot while we read it: what it says counts if it says the same twice. Else another
+// wake-up follows.
+bool says_the_same(SessionSlot first, SessionSlot second) noexcept {
+  first.attach_failures = second.attach_failures = 0;
+  return std::memcmp(&first, &second, sizeof first) == 0;
 }
 
 }  // namespace
@@ -396,8 +400,11 @@ void Writer::join_and_leave() {
   if (rendezvous_ == nullptr || exiting_) {
     return;
   }
+  const std::optional<Page> first = rendezvous_->read();
+  const std::optional<Page> page = first ? rendezvous_->read() : first;
   for (std::size_t i = 0; i < kSessions; ++i) {
-    const std::optional<Wanted> wanted = read_slot(rendezvous_->page().slots[i]);
+    const bool whole = page && says_the_same(first->slots[i], page->slots[i]);
+    const std::optional<Wanted> wanted = whole ? checked(page->slots[i]) : std::nullopt;
     const std::uint64_t attached = attachments_[i].session;
     const bool still = wanted && wanted->session == attached;
     if (attached != 0 && !still) {
@@ -497,17 +504,18 @@ ProcessHeader* Writer::make_process_files(std::string* folder) {
 
 void Writer::attach(std::size_t slot, const Wanted& wanted) {
   const std::string identity = std::to_string(::getpid()) + "-" + std::to_string(process_started(::getpid()));
-  std::string folder = rendezvous_->folder() + "/" + wanted.folder + "/" + identity;
+  const std::string session_folder = rendezvous_->folder() + "/" + wanted.folder;
+  std::string folder = session_folder + "/" + identity;
   load_hooks();
-  ProcessHeader* header = make_process_files(&folder);
+  ProcessHeader* header = is_private_folder(session_folder) ? make_process_files(&folder) : nullptr;
   if (header == nullptr) {
-    rendezvous_->page().slots[slot].attach_failures.fetch_add(1);
+    rendezvous_->count_attach_failure(slot);
   }
   {
     const std::lock_guard lock(registry_mutex_);
     // Also after a failure, so that it is not tried again at every wake-up.
-    attachments_[slot] = Attachment{wanted.session, folder,         wanted.ring_records, wanted.on_full,
-                                    wanted.details, header, RingWriter{}};
+    attachments_[slot] =
+        Attachment{wanted.session, folder, wanted.ring_records, wanted.on_full, wanted.details, header, RingWriter{}};
     if (header != nullptr) {
       attachments_[slot].spare = make_ring(attachments_[slot], 0);
     }
@@ -563,6 +571,11 @@ void Writer::load_hooks() {
     note_ = std::string("ops are not recorded: ") + ::dlerror();
     return;
   }
+  if (const auto* version = static_cast<const std::uint32_t*>(::dlsym(library, "ral_trace_hooks_version"));
+      version == nullptr || *version != kWriterApiVersion) {
+    note_ = "ops are not recorded: " + hooks_ + " was built for another ral-trace; install ral-trace again";
+    return;
+  }
   // Not add_listener: that would wait for the lock that our caller holds.
   install(&api_, [](const SessionListener& listener) {
     const std::lock_guard lock(instance().registry_mutex_);
@@ -571,8 +584,8 @@ void Writer::load_hooks() {
 }
 
 void Writer::after_fork_in_child() {
+  // The listeners hear of it in sync() when the details are others for the child, as where nobody records it.
   sessions_ = 0;
-  details_ = 0;
   g_epoch.fetch_add(1, std::memory_order_release);
   if (t_state != nullptr) {
     for (ThreadState::Slot& slot : t_state->slots) {
