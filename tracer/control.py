@@ -22,6 +22,8 @@ SOCKET = "control"
 MOST_REQUEST_BYTES = 1 << 20
 REQUEST_S = 2.0
 """For a client to finish its line."""
+ANSWER_S = 10.0
+"""For a client to take a piece of the answer."""
 
 Message = dict[str, Any]
 Work = Callable[[], Message]
@@ -41,7 +43,7 @@ class ControlServer:
         with _short_path(folder) as short:
             self._listener.bind(f"{short}/{SOCKET}")
         (folder / SOCKET).chmod(0o600)
-        self._listener.listen(8)
+        self._listener.listen(128)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self) -> None:
@@ -79,7 +81,7 @@ class ControlServer:
         request.text += piece
         if b"\n" in request.text:
             self._selector.unregister(request.connection)
-            request.connection.setblocking(True)
+            request.connection.settimeout(ANSWER_S)
             self._answer(request)
         elif not piece or len(request.text) > MOST_REQUEST_BYTES:
             self._forget(request)
@@ -94,7 +96,7 @@ class ControlServer:
             if not isinstance(asked, dict):
                 raise RalTraceError("a request is a JSON object")
             work = self._prepare(asked)
-        except (ValueError, RalTraceError) as error:
+        except (ValueError, RecursionError, RalTraceError) as error:
             work = _saying(error)
         thread = threading.Thread(target=_converse, args=(request.connection, work), daemon=True)
         self._working.append(thread)

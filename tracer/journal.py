@@ -4,14 +4,21 @@ Together with the spool (native/spool.h) and what the programs left in shared me
 trace is made from these when a recording ends, while it runs, and after its collector died.
 """
 
+import contextlib
+import errno
+import functools
 import json
 import os
+import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
 
 from ral_trace.tracer import _native
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -116,22 +123,22 @@ class Journal:
         )
 
     def take(self, line: dict[str, Any]) -> None:
-        """Adds what one line says."""
+        """Adds what one line says. Raises ValueError where it says it wrongly."""
         match line:
             case {"clock": [ticks, monotonic_ns, realtime_ns]}:
-                self.clocks.append(_native.ClockSample(ticks, monotonic_ns, realtime_ns))
-            case {"process": str(folder)}:
+                self.clocks.append(_native.ClockSample(*map(_count, (ticks, monotonic_ns, realtime_ns))))
+            case {"process": str(folder)} if PROCESS.fullmatch(folder):
                 self.processes.append(folder)
             case {"gone": int(number), "ticks": int(ticks)}:
-                self.gone[number] = ticks
+                self.gone[number] = _count(ticks)
             case {"exit": int(pid), "status": int(status)}:
                 self.exits[pid] = status
             case {"ring": dict(row), "of": int(number)}:
-                self.rings[number].append(RingRow(**row))
+                self.rings[number].append(_checked(RingRow, row))
             case {"sample": dict(row), "of": int(number)}:
-                self.samples[number].append(HostSample(**row))
+                self.samples[number].append(_checked(HostSample, row))
             case {"shed": dict(row), "of": int(number)}:
-                self.sheds[number].append(Shed(**row))
+                self.sheds[number].append(_checked(Shed, row))
             case {"note": str(what)}:
                 self.notes.append(what)
 
@@ -187,21 +194,59 @@ class JournalWriter:
             self._append(line)
 
     def _append(self, line: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(line).encode() + b"\n")
+        text = json.dumps(line).encode() + b"\n"
+        # Half a line would spoil the next one.
+        if os.write(self._file, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read(path: Path) -> Journal | None:
     """What a collector that died has written, but for a line that it was in the middle of. None: not even its first."""
     lines = path.read_bytes().splitlines()
     try:
-        journal = Journal(Begin(**json.loads(lines[0])["begin"]))
-    except (IndexError, KeyError, TypeError, ValueError):
+        journal = Journal(_checked(Begin, json.loads(lines[0])["begin"]))
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return None
     for line in lines[1:]:
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             parsed = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(parsed, dict):
-            journal.take(parsed)
+            if isinstance(parsed, dict):
+                journal.take(parsed)
     return journal
+
+
+MOST = 1 << 63
+PROCESS = re.compile(r"\d+-\d+(\.\d+)?")
+"""Of a process: its pid, when it started, which image of it (native/layout.h)."""
+Row = TypeVar("Row", bound="DataclassInstance")
+
+
+def _count(value: object) -> int:
+    """A number that fits the trace's columns."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
+        raise ValueError(f"{value!r}: must be a number from 0 to 2^63")
+    return value
+
+
+@functools.cache
+def _types(row: type) -> dict[str, Any]:
+    return get_type_hints(row)
+
+
+def _checked(row: type[Row], values: object) -> Row:
+    """A row whose values have the types that it says. Raises ValueError."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{values!r}: must be a row")
+    types = _types(row)
+    if values.keys() - types.keys():
+        raise ValueError(f"{sorted(values.keys() - types.keys())}: nobody knows these")
+    for name, value in values.items():
+        fits = isinstance(value, types[name]) and (types[name] is bool or not isinstance(value, bool))
+        if not fits:
+            raise ValueError(f"{name}: {value!r} is no {types[name]}")
+        if isinstance(value, int) and not isinstance(value, bool):
+            _count(value)
+    try:
+        return row(**values)
+    except TypeError as error:
+        raise ValueError(f"{error}") from error

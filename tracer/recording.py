@@ -27,6 +27,7 @@ DETACH_TIMEOUT_S = 1.0
 SAMPLE_S = 0.1
 CLOCK_S = 1.0
 NAMES, SPOOL, JOURNAL, SPOOL_LINK = "names", "records", "journal", "spool"
+SPOOL_PREFIX = "ral-trace-"
 DEFAULT_DETAILS = ("ANNOTATIONS", "OPS", "SMALL_OPS", "SITE_STACKS", "HOST_BLOCKS", "PAUSES")
 
 
@@ -147,7 +148,7 @@ class Recording:
         _remove_names_of_the_dead(self.root)
         try:
             self.folder.mkdir(mode=0o700)
-            self.spool_folder = Path(tempfile.mkdtemp(prefix="ral-trace-"))
+            self.spool_folder = Path(tempfile.mkdtemp(prefix=SPOOL_PREFIX))
             self._describe_to_salvage()
             self.spool = _native.Spool(str(self.spool_folder / SPOOL))
         except (OSError, RuntimeError) as error:

@@ -4,6 +4,7 @@
 that the rings still hold.
 """
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ral_trace.tracer import _native, journal
+from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.recording import (
     JOURNAL,
     NAMES,
     SPOOL,
     SPOOL_LINK,
+    SPOOL_PREFIX,
     ProcessView,
     Snapshot,
     TracedProcess,
@@ -59,21 +62,35 @@ def left_by(folder: Path) -> Left:
     """Where the collector of a session kept its files; a folder that is not ours alone is not believed."""
     try:
         spool = Path((folder / SPOOL_LINK).read_text())
-        status = spool.lstat()
+        ours = _is_ours(spool) and spool.is_dir()
     except (OSError, ValueError):
         return Left(folder, None)
-    ours = spool.is_dir() and status.st_uid == folder.stat().st_uid and status.st_mode & 0o077 == 0
-    return Left(folder, spool if ours else None)
+    # remove() takes away the whole of it.
+    named = spool.is_absolute() and spool.name.startswith(SPOOL_PREFIX)
+    return Left(folder, spool if ours and named else None)
+
+
+def _is_ours(path: Path) -> bool:
+    """Not of a link: its mode is open to all."""
+    status = path.lstat()
+    return status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
 
 
 @contextmanager
 def salvaged(left: Left) -> Iterator[Snapshot | None]:
-    """What there is of a session. None: nothing that can be read, or ticks of another boot."""
+    """What there is of a session. None: nothing that can be read, or ticks of another boot.
+
+    Raises RalTraceError where there is no room for what the rings hold.
+    """
     found = None if left.spool_folder is None else _read_journal(left.spool_folder / JOURNAL)
     if found is None or left.spool_folder is None or found.begin.boot_id != boot_id():
         yield None
         return
-    spool = _native.Spool(str(left.spool_folder / SPOOL))
+    try:
+        spool = _native.Spool(str(left.spool_folder / SPOOL))
+    except RuntimeError:
+        yield None
+        return
     found.notes.append("the collector died: this is what it had taken by then, and what was still in the rings")
     views = _drain(left, found, spool)
     found.clocks.append(_native.ClockSample.now())
@@ -82,7 +99,7 @@ def salvaged(left: Left) -> Iterator[Snapshot | None]:
 
 def _read_journal(path: Path) -> journal.Journal | None:
     try:
-        return journal.read(path)
+        return journal.read(path) if _is_ours(path) and path.is_file() else None
     except OSError:
         return None
 
@@ -97,7 +114,9 @@ def _drain(left: Left, found: journal.Journal, spool: _native.Spool) -> list[Pro
         reader = _native.ProcessReader.resume(str(left.folder / name), spool, number)
         if reader is None:
             continue
-        reader.drain(number, spool)
+        if not reader.drain(number, spool):
+            cause = "there is no room for what the programs still hold"
+            raise RalTraceError(f"{left.spool_folder}: {cause}; make some, then: ral-trace --salvage")
         moved = left.spool_folder / f"{NAMES}-{number}"
         names = moved if moved.exists() else left.folder / name / NAMES
         process = TracedProcess(number, reader, names)

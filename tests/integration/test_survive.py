@@ -77,8 +77,7 @@ def small_cgroup() -> Iterator[Path | None]:
         yield None
         return
     yield cgroup
-    with_processes = lambda: (cgroup / "cgroup.procs").read_text().split()  # noqa: E731
-    wait_for(lambda: not with_processes(), "its program is gone")
+    wait_for(lambda: not (cgroup / "cgroup.procs").read_text().split(), "its program is gone")
     cgroup.rmdir()
 
 

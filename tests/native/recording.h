@@ -20,9 +20,7 @@ namespace ral::trace {
 inline const Calibration kTicksAsNs = Calibration::identity();
 
 // A calibration that is sound for ticks of now; the tests that use it look at no times.
-inline Calibration now_calibration() {
-  return Calibration::identity(ticks(detect_clock_source()));
-}
+inline Calibration now_calibration() { return Calibration::identity(ticks(detect_clock_source())); }
 
 class TestRecording {
  public:

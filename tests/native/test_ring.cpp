@@ -155,8 +155,8 @@ TEST(a_ring_that_overwrites_keeps_its_last_events) {
   const std::string path = place() + "/flight-ring";
   RingWriter ring = begun_ring(path, 4096, OnFull::kOverwrite);
   std::uint64_t next = 0;
-  for (const std::uint64_t end : {std::uint64_t{10}, std::uint64_t{1024}, std::uint64_t{4096}, std::uint64_t{4097},
-                                  std::uint64_t{20'000}}) {
+  for (const std::uint64_t end :
+       {std::uint64_t{10}, std::uint64_t{1024}, std::uint64_t{4096}, std::uint64_t{4097}, std::uint64_t{20'000}}) {
     push_up_to(ring, &next, end);
     // Each dump reads anew, and finds the same.
     for (int dump = 0; dump < 2; ++dump) {

@@ -64,7 +64,8 @@ TEST(a_spool_cut_anywhere_keeps_what_was_whole) {
       ++blocks;
     }
     // Whoever only reads sees it as it is; whoever goes on cuts the rest off.
-    CHECK(numbers_in(cut) == std::vector<std::uint64_t>(right.begin(), right.begin() + static_cast<long>(rows[blocks])));
+    CHECK(numbers_in(cut) ==
+          std::vector<std::uint64_t>(right.begin(), right.begin() + static_cast<long>(rows[blocks])));
     Spool spool(cut);
     CHECK(spool.bytes() == ends[blocks] && std::filesystem::file_size(cut) == ends[blocks]);
     const TakenRings taken = spool.taken(0);
@@ -121,7 +122,9 @@ TEST(a_spool_that_is_not_ours_alone_is_refused) {
     }
     return false;
   };
-  { Spool spool(path); }
+  {
+    Spool spool(path);
+  }
   CHECK(::chmod(path.c_str(), 0640) == 0);
   CHECK(refused());
   CHECK(::chmod(path.c_str(), 0600) == 0);
@@ -262,7 +265,8 @@ TEST(collectors_that_are_killed_anywhere_neither_lose_nor_repeat) {
     check_balanced(account);
     const std::vector<std::uint64_t> found = numbers_in(path);
     CHECK(account.written == emitted && account.lost == 0 && account.received == found.size());
-    CHECK(std::adjacent_find(found.begin(), found.end(), [](auto one, auto next) { return next <= one; }) == found.end());
+    CHECK(std::adjacent_find(found.begin(), found.end(), [](auto one, auto next) { return next <= one; }) ==
+          found.end());
     std::filesystem::remove(path);
   }
 }

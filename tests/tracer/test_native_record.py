@@ -16,7 +16,6 @@ import duckdb
 import pytest
 
 from ral_trace.tracer import _native, live
-from ral_trace.tracer.store import TraceBuilder
 
 RING_RECORDS = 1024
 
@@ -52,9 +51,16 @@ class Session:
         self.sessions = _native.Sessions()
         (root / "session-1").mkdir(0o700)
         self.folder = root / "session-1"
-        self.slot = self.sessions.begin(session=1, target_pid=0, ring_records=RING_RECORDS, folder="session-1")
-        self.first = _native.ClockSample.now()
-        self.batch = _native.Batch()
+        self.slot = self.sessions.begin(
+            session=1,
+            target_pid=0,
+            ring_records=RING_RECORDS,
+            folder="session-1",
+            details=_native.DETAILS["ANNOTATIONS"],
+            overwrite=False,
+        )
+        self.clocks = [_native.ClockSample.now()]
+        self.spool = _native.Spool(str(root / "spool"))
         self.readers: list[_native.ProcessReader] = []
 
     def poll(self) -> None:
@@ -62,9 +68,17 @@ class Session:
         for folder in self.folder.glob("*-*"):
             if int(folder.name.partition("-")[0]) not in known and (found := _native.ProcessReader.open(str(folder))):
                 self.readers.append(found)
-        clock = _native.Calibration(self.first, _native.ClockSample.now())
         for number, reader in enumerate(self.readers):
-            reader.drain(number, clock, self.batch)
+            assert reader.drain(number, self.spool)
+
+    def batch(self) -> _native.Batch:
+        """All rows so far."""
+        batch = _native.Batch()
+        clock = _native.Calibration([*self.clocks, _native.ClockSample.now()])
+        reader = _native.SpoolReader(str(self.folder.parent / "spool"))
+        while reader.next(clock, 1 << 30, 0, batch):
+            pass
+        return batch
 
     def account(self) -> _native.Account:
         (reader,) = self.readers
@@ -74,12 +88,11 @@ class Session:
 
     def received(self) -> dict[str, int]:
         """How many records of each name DuckDB got."""
-        (reader,) = self.readers
-        names = dict(reader.names()[0])
-        with TraceBuilder(self.folder / "unused.duckdb") as builder:
-            live.prepare(builder.connection)
-            live.append(builder.connection, self.batch)
-            counted = builder.connection.execute("SELECT name, count(*) FROM record GROUP BY ALL").fetchall()
+        names = dict(_native.NameList.read(str(next(self.folder.glob("*-*/names")))).names)
+        with duckdb.connect() as connection:
+            connection.register("batch", self.batch())
+            counted = connection.execute("SELECT name, count(*) FROM batch GROUP BY ALL").fetchall()
+            connection.unregister("batch")
         return {names[name]: count for name, count in counted}
 
 
@@ -187,7 +200,7 @@ def test_the_arrow_stream_gives_exact_rows_as_often_as_it_is_asked(root: Path, t
     with start(1, 100, tmp_path / "page") as program:
         program.wait()
     session.poll()
-    batch = session.batch
+    batch = session.batch()
     assert len(batch) == 100
     with duckdb.connect() as connection:
         connection.register("batch", batch)
@@ -196,7 +209,7 @@ def test_the_arrow_stream_gives_exact_rows_as_often_as_it_is_asked(root: Path, t
         kinds = connection.execute("SELECT sum(kind), min(process) FROM batch").fetchall()
         assert kinds == [(100 * _native.KINDS.index("annotation"), 0)]
         columns = [(column[0], str(column[1])) for column in connection.execute("DESCRIBE batch").fetchall()]
-        connection.execute(live.RECORDS)
+        connection.execute(live.STAGING)
         wanted = [(column[0], str(column[1])) for column in connection.execute("DESCRIBE record").fetchall()]
         assert columns == wanted
         batch.clear()
@@ -215,17 +228,13 @@ def test_a_stream_outlives_its_batch(root: Path, tmp_path: Path) -> None:
     with start(1, 10, tmp_path / "page") as program:
         program.wait()
     session.poll()
-    stream = session.batch.__arrow_c_stream__()
-    session.batch.clear()
+    batch = session.batch()
+    stream = batch.__arrow_c_stream__()
+    batch.clear()
     del stream  # released without having been read
     relation = duckdb.connect()
-    relation.register("batch", session.batch)
+    relation.register("batch", batch)
     assert relation.execute("FROM batch").fetchall() == []
-
-
-def test_an_annotation_that_was_not_entered_cannot_be_left() -> None:
-    with pytest.raises(RuntimeError, match="without having been entered"):
-        _native.Annotation("never").__exit__(None, None, None)
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

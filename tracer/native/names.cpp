@@ -74,8 +74,7 @@ bool Names::make_room(std::size_t end) noexcept {
   while (end > backed) {
     // Two threads may ask for the same part: the second gets what is there already.
     const std::size_t wanted = whole_steps(end);
-    if (no_room_.load(std::memory_order_relaxed) ||
-        !back(path_, offsetof(NameTable, pool) + backed, wanted - backed)) {
+    if (no_room_.load(std::memory_order_relaxed) || !back(path_, offsetof(NameTable, pool) + backed, wanted - backed)) {
       no_room_.store(true, std::memory_order_relaxed);
       return false;
     }
