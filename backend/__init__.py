@@ -6,9 +6,12 @@ Importing this changes nothing and does not import torch. `enable()` claims the 
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ral_trace.backend.errors import AdapterMissing, BackendError, BadManifest, NameTaken, PluginRefused
-from ral_trace.backend.python_backend import register_backend
+
+if TYPE_CHECKING:
+    from ral_trace.backend.python_backend import register_backend
 
 __all__ = [
     "AdapterMissing",
@@ -53,3 +56,12 @@ def enable(devices: str | None = None, manifests: Sequence[Path] | None = None) 
 def is_enabled() -> bool:
     """Whether `enable()` has succeeded in this process."""
     return _enabled is not None
+
+
+def __getattr__(name: str) -> Any:
+    # Not above: every `import torch` of the user comes through here.
+    if name == "register_backend":
+        from ral_trace.backend.python_backend import register_backend
+
+        return register_backend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

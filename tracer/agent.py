@@ -159,9 +159,15 @@ def _name(module: Any, calls: list[_Call], caller: _Known) -> _Known:
 
 
 def _path(holder: Any, module: Any) -> str | None:
-    for name, held in holder.named_modules(remove_duplicate=False):
-        if held is module and name:
-            return str(name)
+    """The shortest; by torch's own table, because a program may have methods of its own for the rest."""
+    seen, pending = {id(holder)}, [("", holder)]
+    for prefix, parent in pending:
+        for name, child in parent._modules.items():
+            if child is module:
+                return f"{prefix}{name}"
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                pending.append((f"{prefix}{name}.", child))
     return None
 
 

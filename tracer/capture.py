@@ -8,7 +8,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -118,6 +117,9 @@ class Capture:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how much was recorded, whether anything is missing, and what took longest."""
+        # Not above: its table of entities is no part of what `import torch` needs.
+        from html import escape
+
         try:
             said, (_, top) = self._summary(), self.query(TOP_OPS)
         except RalTraceError as error:

@@ -101,6 +101,7 @@ class TraceInTheMaking:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         try:
             self._assembly = Assembly(self._spool, self._trace)
+            self.recording.notes.partial(self._assembly.builder.partial)
             while snapshot := self._work.get():
                 self._assembly.advance(snapshot)
                 self._assembly.builder.keep()

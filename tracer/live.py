@@ -182,7 +182,7 @@ class LiveRows:
             INSERT INTO memory_change
             SELECT CASE WHEN r.kind <> 'region' THEN r.kind::VARCHAR
                         WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END,
-                   r.id, r.ts_ns, d.id, r.arg0, r.bytes, if(r.kind = 'alloc', r.arg1, NULL),
+                   r.id, r.ts_ns, d.id, r.arg0, nullif(r.bytes, -1), if(r.kind = 'alloc', r.arg1, NULL),
                    if(r.kind = 'free' AND r.device >= 0, r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL),
                    r.before_trace, CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
                    CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END
@@ -212,6 +212,7 @@ class LiveRows:
         self._finish_devices()
         self._finish_stacks()
         self._link_autograd()
+        self._forget_blocks_of_others()
         # `derive` finds the allocation that was at the address then.
         self.connection.execute("""
             INSERT INTO access_seen SELECT op.id, a.ts_ns, a.device, a.address, a.mode FROM access_record a
@@ -222,6 +223,18 @@ class LiveRows:
             WHERE event.kind = 'fallback' AND event.stack IS NULL AND launch.kind = 'launch'
               AND launch.stack IS NOT NULL AND launch.process = event.process
               AND launch.correlation = event.correlation""")
+
+    def _forget_blocks_of_others(self) -> None:
+        """A host's block that is freed without having been allocated here is no block of this recording: its size is
+        unknown.
+        """
+        self.connection.execute(f"""
+            DELETE FROM memory_change WHERE action = 'free' AND rowid IN (
+                SELECT number FROM (
+                    SELECT m.rowid AS number, count(*) FILTER (action = 'alloc') OVER (
+                               PARTITION BY device, address ORDER BY ts_ns, event) AS allocated
+                    FROM memory_change m JOIN device_row d ON d.id = m.device AND d.code = {_native.HOST_MEMORY})
+                WHERE allocated = 0)""")
 
     def _finish_threads(self, names: dict[tuple[int, int], str]) -> None:
         rows = self.connection.execute("SELECT id, process, tid FROM thread_row ORDER BY id").fetchall()

@@ -26,6 +26,8 @@ OUTPUT = "output"
 folder.
 """
 
+PARTIAL = ".partial-"
+
 TABLES = {table.name: table for table in schema.TABLES}
 
 
@@ -37,7 +39,7 @@ class TraceBuilder:
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self.partial = output.with_name(f".{output.name}.partial-{os.getpid()}-{threading.get_ident()}")
+        self.partial = output.absolute().with_name(f".{output.name}{PARTIAL}{os.getpid()}-{threading.get_native_id()}")
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
         self.connection = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
         with contextlib.ExitStack() as unless_made:
@@ -77,8 +79,7 @@ class TraceBuilder:
         """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
         self.connection.close()
         self._spill.cleanup()
-        for left in (self.partial, self.partial.with_name(f"{self.partial.name}.wal")):
-            left.unlink(missing_ok=True)
+        remove_partial(self.partial)
 
     @contextmanager
     def _saying_where(self) -> Iterator[None]:
@@ -133,3 +134,10 @@ class TraceBuilder:
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output
+
+
+def remove_partial(path: Path) -> None:
+    """Removes an unfinished trace, and nothing else."""
+    if path.name.startswith(".") and PARTIAL in path.name:
+        for left in (path, path.with_name(f"{path.name}.wal")):
+            left.unlink(missing_ok=True)

@@ -12,13 +12,15 @@ from ral_trace.tracer import Trace, open_trace
 
 pytest.importorskip("torch")
 
-PRELUDE = """
+COUNT = "SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'"
+PRELUDE = f"""
 import os, sys, threading, time
 from pathlib import Path
 import torch
 from ral_trace.tracer import RalTraceError, annotate, trace
 from ral_trace.tracer import _native
 folder = Path(sys.argv[1])
+COUNT = {COUNT!r}
 def work(times=1):
     for _ in range(times):
         torch.ones(2) * 3
@@ -35,7 +37,7 @@ def run(folder: Path, program: str, code: int = 0, **how: object) -> subprocess.
 
 
 def products(trace: Trace) -> int:
-    count: int = trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"]
+    count: int = trace.rows(COUNT)[0]["n"]
     return count
 
 
@@ -44,14 +46,10 @@ def products_in(path: Path) -> int:
         return products(trace)
 
 
-COUNT = "SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'"
-
-
 def test_a_query_while_it_runs_and_the_same_afterwards(tmp_path: Path) -> None:
     run(
         tmp_path,
-        f"""
-COUNT = {COUNT!r}
+        """
 t = trace(folder / "run.duckdb")
 assert "not begun" in repr(t)
 try:
@@ -63,9 +61,9 @@ with t as same:
     assert same is t and "recording" in repr(t)
     assert t.query(COUNT) == (["n"], [(0,)])
     work(7)
-    assert t.rows(COUNT) == [{{"n": 7}}]
+    assert t.rows(COUNT) == [{"n": 7}]
     work(3)
-    assert t.rows(COUNT) == [{{"n": 10}}]
+    assert t.rows(COUNT) == [{"n": 10}]
     for sql in ("DROP TABLE event", "SELECT nothing FROM event"):
         try:
             t.query(sql)
@@ -77,7 +75,7 @@ with t as same:
         raise SystemExit("entered twice")
     except RalTraceError as error:
         assert "runs already" in str(error)
-assert t.rows(COUNT) == [{{"n": 10}}]
+assert t.rows(COUNT) == [{"n": 10}]
 assert not _native.annotating()
 """,
     )
@@ -126,7 +124,7 @@ with trace(folder / "outer.duckdb") as outer:
     work(2)
     with trace(folder / "inner.duckdb", with_shapes=True, with_modules=True) as inner:
         work(3)
-        assert outer.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'") == [{"n": 5}]
+        assert outer.rows(COUNT) == [{"n": 5}]
     work(4)
 with trace(folder / "later.duckdb", buffer_bytes=1 << 20, on_full="overwrite"):
     work(6)
@@ -172,7 +170,7 @@ async def main():
         begun = ticks
         with annotate("works"):
             work(3)
-        found = await asyncio.to_thread(t.rows, "SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")
+        found = await asyncio.to_thread(t.rows, COUNT)
         assert found == [{"n": 3}]
     ticking.cancel()
     assert begun > 0
@@ -201,7 +199,9 @@ assert os.waitpid(child, 0)[1] == 0
     )
     assert products_in(tmp_path / "child.duckdb") == 4
     with open_trace(tmp_path / "parent.duckdb") as trace:
-        rows = trace.rows("SELECT process, count(*) AS n FROM event WHERE name = 'aten::mul.Tensor' GROUP BY 1")
+        rows = trace.rows(
+            "SELECT process, count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor' GROUP BY 1"
+        )
         assert rows[0]["n"] == 1
 
 

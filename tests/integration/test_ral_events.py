@@ -192,7 +192,9 @@ def test_views_and_empty_are_ops_only(one_of_each: Trace) -> None:
 def test_memory(one_of_each: Trace) -> None:
     """Blocks that were there before are flagged; each allocation of the part has its free, its op and its uses."""
     old, new = [], []
-    for row in one_of_each.rows("SELECT a.*, e.flags FROM allocation a LEFT JOIN event e ON e.id = a.alloc_event"):
+    for row in one_of_each.rows("""
+        SELECT a.*, e.flags FROM allocation a JOIN device d ON d.id = a.device AND d.type = 'ral'
+        LEFT JOIN event e ON e.id = a.alloc_event"""):
         (old if row["requested_bytes"] == 4000 else new).append(row)
     assert len(old) == 1
     assert old[0]["size_bytes"] == 4096

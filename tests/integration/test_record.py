@@ -19,14 +19,17 @@ def launches(trace: Path, name: str = "aten::mul_.Tensor") -> int:
 
 
 def assert_balanced(trace: Path) -> None:
-    """Nothing is missing, and what was received is a row: an event, or a fact (2 devices of 3 streams each)."""
+    """Nothing is missing, and what was received is a row: an event, or a fact (a ral device and its three streams)."""
     with open_trace(trace) as opened:
-        for row in opened.rows("FROM ledger"):
-            assert row["written"] == row["received"] + row["dropped"] + row["lost"]
-            assert row["dropped"] == row["lost"] == 0
-            rows = opened.rows("SELECT count(*) AS n FROM event WHERE process = ?", [row["process"]])[0]["n"]
-            devices = opened.rows("SELECT count(*) AS n FROM device WHERE process = ?", [row["process"]])[0]["n"]
-            assert row["received"] == rows + devices * (1 + 3)
+        for ring in opened.rows("FROM ledger"):
+            assert ring["written"] == ring["received"] + ring["dropped"] + ring["lost"]
+            assert ring["dropped"] == ring["lost"] == 0
+        for row in opened.rows("SELECT process, sum(received) AS received FROM ledger GROUP BY process"):
+            [events] = opened.rows("SELECT count(*) AS n FROM event WHERE process = ?", [row["process"]])
+            [devices] = opened.rows(
+                "SELECT count(*) AS n FROM device WHERE process = ? AND type = 'ral'", [row["process"]]
+            )
+            assert row["received"] == events["n"] + devices["n"] * (1 + 3)
 
 
 def test_a_killed_program_leaves_all_that_it_did(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_running_programs_and_those_that_start_meanwhile_are_recorded(tmp_path: 
         assert {row["pid"] for row in adds} == {early.pid, late.pid}
         assert all(row["adds"] > 50 for row in adds)
         assert {row["ended_how"] for row in trace.rows("SELECT ended_how FROM process")} == {"still running"}
-        assert not trace.rows("FROM device")
+        assert {row["type"] for row in trace.rows("FROM device")} == {"cpu"}
 
 
 def test_ctrl_c_without_a_command_ends_the_recording_well(tmp_path: Path) -> None:
@@ -121,7 +124,9 @@ def test_children_of_the_command_are_recorded(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "family.duckdb") as trace:
         assert len(trace.rows("FROM process")) == 2
-        assert len(trace.rows("SELECT DISTINCT process FROM event WHERE name = 'aten::mul.Tensor'")) == 1
+        assert (
+            len(trace.rows("SELECT DISTINCT process FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")) == 1
+        )
 
 
 def test_a_forked_child_has_rings_of_its_own(tmp_path: Path) -> None:
@@ -137,7 +142,9 @@ for _ in range(5): torch.ones(2) * 3
     done = ral_trace("-o", "fork.duckdb", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "fork.duckdb") as trace:
-        rows = trace.rows("SELECT process, count(*) AS n FROM event WHERE name = 'aten::mul.Tensor' GROUP BY 1")
+        rows = trace.rows(
+            "SELECT process, count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor' GROUP BY 1"
+        )
         assert sorted(row["n"] for row in rows) == [5, 7]
     assert_balanced(tmp_path / "fork.duckdb")
 
@@ -153,7 +160,10 @@ def test_two_sessions_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert outer.returncode == 0, errors
     for name in ("inner.duckdb", "outer.duckdb"):
         with open_trace(tmp_path / name) as trace:
-            assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 3000
+            assert (
+                trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"]
+                == 3000
+            )
 
 
 def test_nothing_is_left_in_shared_memory(tmp_path: Path, rendezvous: Path) -> None:
@@ -182,7 +192,9 @@ def test_the_ending_of_the_output_decides_the_format(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / name).read_bytes().startswith(begins) or name == "run.pftrace"
     with open_trace(tmp_path / "run.json.gz") as trace:
-        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+        assert (
+            trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"] == 1
+        )
     assert ral_trace("-o", "folder", "--", sys.executable, "-c", program, cwd=tmp_path).returncode == 0
     assert (tmp_path / "folder" / "event.parquet").exists()
 
@@ -213,21 +225,29 @@ os.kill(child, 9)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun < 50
     with open_trace(tmp_path / "self.duckdb") as trace:
-        rows = trace.rows("SELECT name FROM event WHERE kind = 'annotation' OR name = 'aten::mul.Tensor' ORDER BY name")
+        rows = trace.rows(
+            "SELECT name FROM event WHERE kind = 'annotation' OR (kind = 'op' AND name = 'aten::mul.Tensor') ORDER BY 1"
+        )
         assert [row["name"] for row in rows] == ["aten::mul.Tensor", "mine"]
         assert len(trace.rows("FROM process")) == 2
 
 
-def test_what_cannot_be_written_is_rescued(tmp_path: Path) -> None:
+def test_what_cannot_be_written_can_be_salvaged(tmp_path: Path, rendezvous: Path) -> None:
     """The folder is taken away while the program runs."""
     (tmp_path / "gone").mkdir()
     program = f"import torch, shutil; torch.ones(2) * 3; shutil.rmtree({str(tmp_path / 'gone')!r})"
     words = ["-o", "gone/run.duckdb", "--", sys.executable, "-c", program]
     done = ral_trace(*words, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 1, done.stderr
-    rescued = Path(done.stderr.strip().rpartition(" ")[2])
-    with open_trace(rescued) as trace:
-        assert trace.rows("SELECT count(*) AS n FROM event WHERE name = 'aten::mul.Tensor'")[0]["n"] == 1
+    assert "ral-trace --salvage" in done.stderr
+    done = ral_trace("--salvage", "-o", "elsewhere.duckdb", cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    with open_trace(tmp_path / "elsewhere.duckdb") as trace:
+        assert (
+            trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"] == 1
+        )
+    assert [path.name for path in rendezvous.iterdir()] == ["page"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("ral-trace-")] == []
 
 
 def test_a_short_lived_process_has_its_command_line(tmp_path: Path) -> None:

@@ -215,6 +215,35 @@ def test_a_code_object_that_took_the_place_of_another(tmp_path: Path) -> None:
         assert (outer["function"], outer["file"], outer["line"]) == ("<module>", f"made-{n}.py", n + 3)
 
 
+DEEP = """
+import sys
+import torch
+import ral_trace.backend as backend
+from ral_trace.tracer import trace
+
+backend.enable("host:1,sim:1")
+x = torch.ones(8, device="ral:1")
+
+def down(n):
+    if n == 0:
+        return x.sum().item()                                   # bottom
+    return down(n - 1)                                          # down
+
+with trace(sys.argv[1]):
+    for depth in (253, 254, 255, 256, 600):
+        down(depth)                                             # calls down
+"""
+
+
+def test_of_a_deep_stack_the_innermost_256_lines(tmp_path: Path) -> None:
+    trace = run(tmp_path, DEEP)
+    found = stacks(trace, "e.kind = 'sync' AND e.name = 'aten::_local_scalar_dense'")
+    bottom, above = ("down", line_of(DEEP, "bottom")), ("down", line_of(DEEP, "down"))
+    main = ("<module>", line_of(DEEP, "calls down"))
+    assert found[:2] == [[bottom, *[above] * 253, main], [bottom, *[above] * 254, main]]
+    assert found[2:] == [[bottom, *[above] * 255]] * 3
+
+
 WITHOUT_PYTHON = """
 import sys
 import torch

@@ -77,6 +77,12 @@ def test_out_of_order():
     other = threading.Thread(target=moved.__exit__, args=(None, None, None))
     other.start(); other.join()
 
+def test_never_ended():
+    with annotate("around"):
+        annotate("abandoned").__enter__()      # and gone
+    with annotate("\\ud800"):
+        pass
+
 # --- asyncio ---
 async def nap(turns=1):
     for _ in range(turns):
@@ -220,7 +226,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return open_trace(folder / "run.duckdb")
 
 
-def names_in(trace: Trace, test: str, category: str = "IS NULL") -> list[tuple[str, str | None, bool]]:
+def names_in(trace: Trace, test: str, category: str = "IS NULL") -> list[tuple[str | None, str | None, bool]]:
     """(name, name of the parent, suspended) of a test's annotations, by their begin."""
     rows = trace.rows(f"""
         SELECT e.name, p.name AS parent, (e.flags & {SUSPENDED}) <> 0 AS suspended FROM event e
@@ -274,6 +280,14 @@ def test_what_ends_out_of_order_encloses_nothing(recorded: Trace) -> None:
         ("first", None, True),
         ("second", None, True),
         ("moved", None, True),
+    ]
+
+
+def test_what_never_ends_is_not_there_and_disturbs_nobody(recorded: Trace) -> None:
+    """A name that is no UTF-8 is none."""
+    assert names_in(recorded, "test_never_ended") == [
+        ("around", "test_never_ended", False),
+        (None, "test_never_ended", False),
     ]
 
 

@@ -28,15 +28,15 @@ const WriterApi& api() noexcept {
   return writer;
 }
 
-// 0 with an exception set where the text cannot be said in UTF-8.
-bool intern_text(PyObject* text, std::uint32_t* id) noexcept {
+// 0 for a text that cannot be said in UTF-8: the event stays.
+std::uint32_t intern_text(PyObject* text) noexcept {
   Py_ssize_t length = 0;
   const char* bytes = PyUnicode_AsUTF8AndSize(text, &length);
   if (bytes == nullptr) {
-    return false;
+    PyErr_Clear();
+    return 0;
   }
-  *id = api().intern(bytes, static_cast<std::size_t>(length));
-  return true;
+  return api().intern(bytes, static_cast<std::size_t>(length));
 }
 
 void emit_annotation(std::uint32_t name, std::uint64_t start, std::uint64_t end, AnnotationSort sort,
@@ -95,14 +95,6 @@ PyObject* annotation_new(PyTypeObject* type, PyObject* arguments, PyObject* keyw
   return self;
 }
 
-void annotation_dealloc(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  annotation(self).opened.~vector();
-  Py_DECREF(annotation(self).name);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 // Takes an annotation off its thread's list. True where it was the innermost: all that began inside it has ended. What
 // was inside it and has not is overtaken, and is found missing when it ends.
 bool close_number(OpenNumbers& open, std::uint64_t number) noexcept {
@@ -113,6 +105,24 @@ bool close_number(OpenNumbers& open, std::uint64_t number) noexcept {
   const bool innermost = found + 1 == open.end();
   open.erase(found, open.end());
   return innermost;
+}
+
+void forget_number(OpenNumbers& open, std::uint64_t number) noexcept {
+  const auto found = std::lower_bound(open.begin(), open.end(), number);
+  if (found != open.end() && *found == number) {
+    open.erase(found);
+  }
+}
+
+void annotation_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  for (const Opened& left : annotation(self).opened) {  // never ended: it must not stand above those that are
+    forget_number(*left.thread, left.number);
+  }
+  annotation(self).opened.~vector();
+  Py_DECREF(annotation(self).name);
+  type->tp_free(self);
+  Py_DECREF(type);
 }
 
 std::uint64_t context_version() noexcept { return PyThreadState_Get()->context_ver; }
@@ -136,9 +146,7 @@ PyObject* annotation_enter(PyObject* self, PyObject* /*none*/) {
   if (__builtin_expect(wants(api(), kAnnotations), 0)) {
     static std::uint64_t next_number = 0;
     AnnotationObject& mine = annotation(self);
-    if (mine.name_id == 0 && !intern_text(mine.name, &mine.name_id)) {
-      PyErr_Clear();  // a lone surrogate: no name, but an annotation
-    }
+    mine.name_id = mine.name_id != 0 ? mine.name_id : intern_text(mine.name);
     try {
       const std::shared_ptr<OpenNumbers>& open = open_on_this_thread();
       open->push_back(++next_number);
@@ -209,36 +217,26 @@ PyObject* now(PyObject* /*module*/, PyObject* /*none*/) { return PyLong_FromUnsi
 
 // end_whole(name, start_ticks): the whole life of what was suspended in between.
 PyObject* end_whole(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
-  std::uint32_t name = 0;
   const std::uint64_t end = ticks(api().clock);
-  if (count != 2 || !intern_text(arguments[0], &name)) {
-    return PyErr_Occurred() != nullptr ? nullptr : PyErr_Format(PyExc_TypeError, "end_whole(name, start_ticks)");
-  }
-  const std::uint64_t start = PyLong_AsUnsignedLongLong(arguments[1]);
-  if (PyErr_Occurred() != nullptr) {
-    return nullptr;
+  const std::uint64_t start = count == 2 ? PyLong_AsUnsignedLongLong(arguments[1]) : 0;
+  if (count != 2 || PyErr_Occurred() != nullptr) {
+    return PyErr_Format(PyExc_TypeError, "end_whole(name, start_ticks)");
   }
   if (start != 0 && wants(api(), kAnnotations)) {
-    emit_annotation(name, start, end, kUser, 0, kSuspended);
+    emit_annotation(intern_text(arguments[0]), start, end, kUser, 0, kSuspended);
   }
   Py_RETURN_NONE;
 }
 
 // end_module(name, class_name, start_ticks)
 PyObject* end_module(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
-  std::uint32_t name = 0;
-  std::uint32_t class_name = 0;
   const std::uint64_t end = ticks(api().clock);
-  if (count != 3 || !intern_text(arguments[0], &name) || !intern_text(arguments[1], &class_name)) {
-    return PyErr_Occurred() != nullptr ? nullptr
-                                       : PyErr_Format(PyExc_TypeError, "end_module(name, class, start_ticks)");
-  }
-  const std::uint64_t start = PyLong_AsUnsignedLongLong(arguments[2]);
-  if (PyErr_Occurred() != nullptr) {
-    return nullptr;
+  const std::uint64_t start = count == 3 ? PyLong_AsUnsignedLongLong(arguments[2]) : 0;
+  if (count != 3 || PyErr_Occurred() != nullptr) {
+    return PyErr_Format(PyExc_TypeError, "end_module(name, class_name, start_ticks)");
   }
   if (wants(api(), kModules)) {
-    emit_annotation(name, start, end, kModule, class_name, 0);
+    emit_annotation(intern_text(arguments[0]), start, end, kModule, intern_text(arguments[1]), 0);
   }
   Py_RETURN_NONE;
 }
@@ -305,8 +303,10 @@ class AgentCaller {
     }
   }
 
-  // This process has a Python that may be called: from its start, and again after a fork, when Python has mended itself.
+  // This process has a Python that may be called: from its start, and again after a fork, when Python has mended itself
+  // (its parent's calls are not its own).
   static void ready() noexcept {
+    calling_.store(0);
     ready_in_.store(::getpid());
     last_.store(agent_details(api().details->load()));
   }

@@ -29,7 +29,9 @@ namespace ral::trace {
 
 namespace {
 
-constexpr std::size_t kSets = 256;  // a power of two
+// Of a thread's cache: powers of two. A large model has thousands of stacks, most threads have a few.
+constexpr std::size_t kLeastSets = 16;
+constexpr std::size_t kMostSets = 4096;
 constexpr std::size_t kWays = 4;
 
 std::atomic<bool> g_public_frames{!RAL_KNOWS_FRAMES};
@@ -73,27 +75,53 @@ struct Entry {
   }
 };
 
-struct Cache {
-  std::array<std::array<Entry, kWays>, kSets> sets;
-  std::array<std::uint8_t, kSets> next_way{};
-  Cache* older = nullptr;  // in g_left
-
-  static std::size_t set_of(std::uint64_t hash) noexcept { return hash >> 40 & (kSets - 1); }
-
-  [[nodiscard]] std::uint32_t find(const Walk& walk) const noexcept {
-    for (const Entry& entry : sets[set_of(walk.hash)]) {
+class Cache {
+ public:
+  [[nodiscard]] const Entry* find(const Walk& walk) const noexcept {
+    for (const Entry& entry : sets_[set_of(walk.hash)].ways) {
       if (entry.is(walk)) {
-        return entry.node;
+        return &entry;
       }
     }
-    return 0;
+    return nullptr;
   }
 
   // Returns what had to make room.
-  Entry put(Entry entry) noexcept {
-    const std::size_t set = set_of(entry.hash);
-    return std::exchange(sets[set][next_way[set]++ % kWays], std::move(entry));
+  Entry put(Entry entry) {
+    if (!has_room(entry.hash) && sets_.size() < kMostSets) {
+      grow();
+    }
+    return take(std::move(entry));
   }
+
+  Cache* older = nullptr;  // in g_left
+
+ private:
+  struct Set {
+    std::array<Entry, kWays> ways;
+    std::size_t next = 0;
+  };
+
+  [[nodiscard]] std::size_t set_of(std::uint64_t hash) const noexcept { return hash >> 32 & (sets_.size() - 1); }
+  [[nodiscard]] bool has_room(std::uint64_t hash) const noexcept { return sets_[set_of(hash)].next < kWays; }
+  Entry take(Entry entry) noexcept {
+    Set& set = sets_[set_of(entry.hash)];
+    return std::exchange(set.ways[set.next++ % kWays], std::move(entry));
+  }
+  // Those of one set go to one of two: there is room for all.
+  void grow() {
+    std::vector<Set> old(2 * sets_.size());
+    old.swap(sets_);
+    for (Set& set : old) {
+      for (Entry& entry : set.ways) {
+        if (!entry.positions.empty()) {
+          take(std::move(entry));
+        }
+      }
+    }
+  }
+
+  std::vector<Set> sets_{kLeastSets};
 };
 
 // Caches of threads that are gone: whoever has the GIL next frees them, because the end of a thread must not wait for it.
@@ -231,10 +259,10 @@ std::uint32_t learn(Cache& cache, const Walk& walk) {
   Entry entry;
   entry.hash = walk.hash;
   entry.node = make_node(walk);
-  if (entry.node == 0) {
-    return 0;  // full, or nobody records yet: asked again the next time
-  }
   const std::uint32_t node = entry.node;
+  if (node == 0 && !recording(Writer::instance().api())) {
+    return 0;  // there is no table yet; else it is full, and stays so
+  }
   entry.positions.assign(walk.positions.begin(), walk.positions.begin() + static_cast<std::ptrdiff_t>(walk.depth));
   entry.codes.reserve(walk.depth);
   for (const Position& position : entry.positions) {
@@ -258,8 +286,8 @@ std::uint32_t stack_of(PyThreadState* thread) {
     if (walk.depth == 0) {
       return 0;
     }
-    if (const std::uint32_t node = cache.find(walk); node != 0) {
-      return node;
+    if (const Entry* known = cache.find(walk); known != nullptr) {
+      return known->node;
     }
     const Gil gil;
     return learn(cache, walk);
@@ -270,8 +298,8 @@ std::uint32_t stack_of(PyThreadState* thread) {
   if (walk.depth == 0) {
     return 0;
   }
-  const std::uint32_t node = cache.find(walk);
-  return node != 0 ? node : learn(cache, walk);
+  const Entry* known = cache.find(walk);
+  return known != nullptr ? known->node : learn(cache, walk);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct ThreadState {
   // The one ring that this thread writes to, as long as the sessions are those of `epoch`: the short way of an event.
   RingWriter* only = nullptr;
   std::uint64_t epoch = 0;
-  ThreadView view{0, 0, static_cast<std::uint32_t>(::syscall(SYS_gettid))};
+  ThreadView view{0, static_cast<std::uint32_t>(::syscall(SYS_gettid))};
   std::uint64_t next_correlation = 0;
   std::uint64_t last_correlation = 0;
   std::array<Slot, kSessions> slots;

@@ -12,13 +12,12 @@
 namespace ral::trace {
 
 // Raised whenever WriterApi or ThreadView change, so that a module built against another layout refuses to load.
-inline constexpr std::uint32_t kWriterApiVersion = 2;
+inline constexpr std::uint32_t kWriterApiVersion = 3;
 inline constexpr const char* kWriterCapsule = "ral_trace.tracer._native._writer_api";
 
 // What one thread knows about where it is. Plain data of the calling thread; never shared.
 struct ThreadView {
   std::uint32_t visible_op;  // name id of the op that a TorchDispatchMode would see running now; 0: none
-  std::uint32_t op_depth;    // how many recorded ops are open on this thread
   std::uint32_t tid;
 };
 

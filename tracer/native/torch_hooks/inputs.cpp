@@ -26,10 +26,16 @@ Sort sort_of(const c10::IValue& value) {
   return value.isList() && (value.isTensorList() || value.isOptionalTensorList()) ? Sort::kTensors : Sort::kOther;
 }
 
-// Empty where asking would run Python, or throw.
+// Empty where asking would run Python, or where a kind of tensor has none.
 c10::IntArrayRef sizes_of(const c10::TensorImpl& tensor) {
-  const bool simple = !tensor.has_symbolic_sizes_strides() && !tensor.is_python_dispatch() && !tensor.is_nested();
-  return simple ? tensor.sizes() : c10::IntArrayRef();
+  if (tensor.has_symbolic_sizes_strides() || tensor.is_python_dispatch() || tensor.is_nested()) {
+    return {};
+  }
+  try {
+    return tensor.sizes();
+  } catch (const c10::Error&) {
+    return {};
+  }
 }
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
