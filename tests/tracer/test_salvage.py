@@ -49,7 +49,8 @@ while True:
 """Says which session is its own."""
 
 PROGRAM = """
-import sys, threading
+import gc, sys, threading
+gc.disable()                      # its pauses are events, too
 from ral_trace.tracer import _native, annotate
 assert _native.start("", "") is None
 
