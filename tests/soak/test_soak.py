@@ -212,10 +212,11 @@ def test_collectors_that_are_killed_leave_everything_to_salvage(
             wait_for(lambda counts=counts: len(counts.by_pid()) > 0, "the program works")
             time.sleep(dice.uniform(0, 1.5))
             recording.kill()
-            recording.communicate()
+            recording.wait()
             program += counts.by_pid()
             time.sleep(dice.uniform(0, 0.1))
             os.kill(program[0], signal.SIGKILL)
+            recording.communicate()  # until the program has let go of the pipes, too
             wait_for(lambda pid=program[0]: not Path(f"/proc/{pid}").exists(), "the program is gone")
             output = tmp_path / f"salvaged-{rounds}.duckdb"
             done = ral_trace("--salvage", "-o", output, cwd=tmp_path)
