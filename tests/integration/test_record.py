@@ -25,7 +25,9 @@ def assert_balanced(trace: Path) -> None:
             assert row["written"] == row["received"] + row["dropped"] + row["lost"]
             assert row["dropped"] == row["lost"] == 0
             rows = opened.rows("SELECT count(*) AS n FROM event WHERE process = ?", [row["process"]])[0]["n"]
-            devices = opened.rows("SELECT count(*) AS n FROM device WHERE process = ?", [row["process"]])[0]["n"]
+            devices = opened.rows(
+                "SELECT count(*) AS n FROM device WHERE process = ? AND type = 'ral'", [row["process"]]
+            )[0]["n"]
             assert row["received"] == rows + devices * (1 + 3)
 
 
