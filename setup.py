@@ -88,6 +88,8 @@ def with_torch() -> list[Library]:
         f"-I{ROOT}/backend/native/core",
         f"-I{PLUGIN_HEADER}",
         f'-DRAL_TORCH_VERSION=\\"{TORCH_VERSION}\\"',
+        # torch is built so, and without it some of its classes have members that torch's own do not have.
+        "-DNDEBUG",
     ]
     flags += [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     flags += ["-isystem", sysconfig.get_path("include")]
@@ -99,8 +101,7 @@ def with_torch() -> list[Library]:
         Library(
             "ral_trace.tracer.libral_torch_hooks",
             glob("tracer/native/torch_hooks/*.cpp"),
-            # torch is built so, and without it at::RecordFunction has a member that torch's does not have.
-            [*flags, "-DNDEBUG"],
+            flags,
             link,
             plain=True,
         ),
