@@ -17,8 +17,10 @@ from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.recording import Recording, Snapshot
 
 TRACE_ENDING = ".duckdb"
-KEEP_UP_BYTES = 8 << 20
-"""Of the spool: 128 Ki events, a row group of the trace."""
+KEEP_UP_BYTES = 2 << 20
+"""Of the spool: 32 Ki events."""
+KEEP_BYTES = 8 << 20
+"""128 Ki events, a row group of the trace: as many are compressed at a time."""
 LOWEST_PRIORITY = 19
 
 
@@ -58,7 +60,7 @@ class TraceInTheMaking:
         self._trace = trace
         self._spool = recording.snapshot().spool
         self._work: queue.Queue[Snapshot | None] = queue.Queue()
-        self._kept_bytes = 0
+        self._taken_bytes = 0
         self._busy = threading.Event()
         self._failure: RalTraceError | None = None
         self._assembly: Assembly | None = None
@@ -67,9 +69,9 @@ class TraceInTheMaking:
 
     def keep_up(self) -> None:
         """Hands over what has been drained, when it is worth it. Never waits."""
-        fresh_bytes = self.recording.spool.bytes - self._kept_bytes
+        fresh_bytes = self.recording.spool.bytes - self._taken_bytes
         if fresh_bytes >= KEEP_UP_BYTES and not self._busy.is_set() and self._failure is None:
-            self._kept_bytes = self.recording.spool.bytes
+            self._taken_bytes = self.recording.spool.bytes
             self._busy.set()
             self._work.put(self.recording.snapshot())
 
@@ -102,9 +104,12 @@ class TraceInTheMaking:
         try:
             self._assembly = Assembly(self._spool, self._trace)
             self.recording.notes.partial(self._assembly.builder.partial)
+            kept_bytes = 0
             while snapshot := self._work.get():
                 self._assembly.advance(snapshot)
-                self._assembly.builder.keep()
+                if self._taken_bytes - kept_bytes >= KEEP_BYTES:
+                    kept_bytes = self._taken_bytes
+                    self._assembly.builder.keep()
                 self._busy.clear()
         except RalTraceError as error:
             self._failure = error

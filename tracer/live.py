@@ -62,8 +62,8 @@ class LiveRows:
 
     def __init__(self, builder: TraceBuilder) -> None:
         self.connection = builder.connection
-        self.events = 0
-        """Records so far that were no facts: the next id of `event`."""
+        self.records = 0
+        """So far: event.id is the order of their arrival."""
         self._names_seen: dict[int, set[int]] = defaultdict(set)
         self._nodes_seen: dict[int, set[int]] = defaultdict(set)
         self.connection.execute(STAGING)
@@ -90,7 +90,8 @@ class LiveRows:
     def add(self, batch: _native.Batch) -> None:
         """Moves a batch of records into the trace, and empties it."""
         self.connection.register("batch", batch)
-        self.connection.execute("INSERT INTO record SELECT * FROM batch")
+        # rowid is the order of arrival.
+        self.connection.execute("CREATE OR REPLACE TEMP TABLE record AS FROM batch")
         self.connection.unregister("batch")
         batch.clear()
         self.add_staged()
@@ -98,18 +99,18 @@ class LiveRows:
     def add_staged(self) -> None:
         """The rows of `record` become rows of the trace."""
         self.connection.execute(f"""
-            CREATE OR REPLACE TEMP TABLE known AS
-            SELECT {self.events} + row_number() OVER (ORDER BY rowid) - 1 AS id, record.* EXCLUDE (kind),
+            CREATE OR REPLACE TEMP VIEW known AS
+            SELECT {self.records} + rowid AS id, record.* EXCLUDE (kind),
                    enum_range(NULL::event_kind)[kind + 1]::event_kind AS kind,
                    (flags & {FLAGS["BEFORE_TRACE"]}) <> 0 AS before_trace
             FROM record WHERE kind < {len(_native.KINDS)}""")
-        [(fresh,)] = self.connection.execute("SELECT count(*) FROM known").fetchall()
         self._number_places()
         self._add_events()
         self._add_memory_changes()
         self._stage_for_the_end()
-        self.events += fresh
-        self.connection.execute("DELETE FROM record; DROP TABLE known")
+        [(rows,)] = self.connection.execute("SELECT count(*) FROM record").fetchall()
+        self.records += rows
+        self.connection.execute("CREATE OR REPLACE TEMP TABLE record AS FROM record LIMIT 0")
 
     def _number_places(self) -> None:
         """Gives ids to threads, devices, streams and stacks that are new. The host's own memory is a device, without
@@ -175,7 +176,7 @@ class LiveRows:
             LEFT JOIN stream_row s ON s.device = d.id AND s.code = r.stream
                  AND r.kind NOT IN ('alloc', 'free', 'region')
             LEFT JOIN stack_row k ON k.process = r.process AND k.node = r.stack
-            WHERE NOT (r.before_trace AND r.kind IN ('alloc', 'region')) ORDER BY r.id""")
+            WHERE NOT (r.before_trace AND r.kind IN ('alloc', 'region'))""")
 
     def _add_memory_changes(self) -> None:
         self.connection.execute(f"""
@@ -187,7 +188,7 @@ class LiveRows:
                    r.before_trace, CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
                    CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END
             FROM known r JOIN device_row d ON d.process = r.process AND d.code = r.device
-            WHERE r.kind IN ('alloc', 'free', 'region') ORDER BY r.id""")
+            WHERE r.kind IN ('alloc', 'free', 'region')""")
 
     def _stage_for_the_end(self) -> None:
         self.connection.execute(f"""

@@ -91,7 +91,7 @@ def recorded(folder: Path, options: list[str]) -> Iterator[Switch]:
     assert collector.stdin is not None
     assert collector.stdout is not None
     with collector.stdin, collector.stdout:
-        assert collector.stdout.readline().strip() == "ready"
+        assert collector.stdout.readline().startswith("ready ")
         _native.sync()
         (process,) = Path(_native.Sessions().folder).glob(f"session-*/{os.getpid()}-*/process")
         reader = _native.ProcessReader.open(str(process.parent))
