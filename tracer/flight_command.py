@@ -13,7 +13,7 @@ from ral_trace.tracer.finish import check_output, write_snapshot
 from ral_trace.tracer.flight import FlightRecording
 from ral_trace.tracer.governor import governed
 from ral_trace.tracer.record_command import announce_stale, check, exit_code, wanted
-from ral_trace.tracer.run import RecordOptions, Run, say, stop_signals
+from ral_trace.tracer.run import RecordOptions, Run, say, stop_signals, stops_held
 
 SETTLE_S = 0.3
 """After a program asked for a dump: its last events are worth waiting for."""
@@ -25,7 +25,7 @@ def fly(options: RecordOptions, console: Console) -> int:
     """Keeps the last seconds until Ctrl-C or the end of the command. Returns the exit code."""
     check(options)
     assert options.flight_ns is not None
-    with FlightRecording(wanted(options)) as recording:
+    with stops_held() as let_go, FlightRecording(wanted(options)) as recording:
         announce_stale(console)
         dumps = Dumps(recording, options.output, lambda line: say(console, line))
         govern = governed(recording, options.max_overhead)
@@ -37,6 +37,7 @@ def fly(options: RecordOptions, console: Console) -> int:
         run = Run(options, recording, console, answer=dumps.prepare, each_turn=each_turn)
         say(console, f"keeping the last {options.flight_ns / 1e9:g} s; write them out with: ral-trace dump")
         with stop_signals(run.interrupt):
+            let_go()
             run.until_done()
             recording.look_once_more()
             dumps.write_due(settled=True)

@@ -107,8 +107,6 @@ class Journal:
     sheds: dict[int, list[Shed]] = field(default_factory=lambda: defaultdict(list))
     notes: list[str] = field(default_factory=list)
     """Sentences for `quality`."""
-    partials: list[str] = field(default_factory=list)
-    """Unfinished traces that nobody else would remove after the collector's death."""
 
     def as_of_now(self) -> "Journal":
         """A copy that does not grow, for another thread to read."""
@@ -122,7 +120,6 @@ class Journal:
             defaultdict(list, {number: list(rows) for number, rows in self.samples.items()}),
             defaultdict(list, {number: list(rows) for number, rows in self.sheds.items()}),
             list(self.notes),
-            list(self.partials),
         )
 
     def take(self, line: dict[str, Any]) -> None:
@@ -142,8 +139,6 @@ class Journal:
                 self.samples[number].append(_checked(HostSample, row))
             case {"shed": dict(row), "of": int(number)}:
                 self.sheds[number].append(_checked(Shed, row))
-            case {"partial": str(path)}:
-                self.partials.append(path)
             case {"note": str(what)}:
                 self.notes.append(what)
 
@@ -189,10 +184,6 @@ class JournalWriter:
     def note(self, what: str) -> None:
         """A sentence that belongs into `quality`."""
         self._note({"note": what})
-
-    def partial(self, path: Path) -> None:
-        """A trace grows in this file."""
-        self._note({"partial": str(path)})
 
     def close(self) -> None:
         os.close(self._file)

@@ -9,7 +9,7 @@ from rich.console import Console
 from ral_trace.tracer import _native, salvage
 from ral_trace.tracer.answering import Answers
 from ral_trace.tracer.errors import EventsLost, NothingRecorded, RalTraceError, UsageError
-from ral_trace.tracer.finish import TRACE_ENDING, TraceInTheMaking, check_output, in_the_making
+from ral_trace.tracer.finish import TRACE_ENDING, check_output, write_snapshot
 from ral_trace.tracer.governor import governed
 from ral_trace.tracer.recording import Recording, Totals, Wanted, is_running
 from ral_trace.tracer.run import RecordOptions, Run, programs, say, stop_signals, stops_held
@@ -30,19 +30,10 @@ def record(options: RecordOptions, console: Console) -> int:
     Raises RalTraceError; NothingRecorded when there was not one event.
     """
     check(options)
-    with (
-        stops_held() as let_go,
-        Recording(wanted(options)) as recording,
-        in_the_making(recording, options.output) as making,
-    ):
+    with stops_held() as let_go, Recording(wanted(options)) as recording:
         announce_stale(console)
         govern = governed(recording, options.max_overhead)
-
-        def each_turn() -> None:
-            govern()
-            making.keep_up()
-
-        run = Run(options, recording, console, answer=Answers(recording).prepare, each_turn=each_turn)
+        run = Run(options, recording, console, answer=Answers(recording).prepare, each_turn=govern)
         with stop_signals(run.interrupt):
             let_go()
             try:
@@ -52,7 +43,7 @@ def record(options: RecordOptions, console: Console) -> int:
                 recording.keep = True
                 cause = f"the recording failed ({error.strerror})"
                 raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
-            return exit_code(run, _write(run, making, console), console)
+            return exit_code(run, _write(run, console), console)
 
 
 def announce_stale(console: Console) -> None:
@@ -77,13 +68,13 @@ def check(options: RecordOptions) -> None:
         raise UsageError(f"there is no process {options.pid}; see what runs with: ps")
 
 
-def _write(run: Run, making: TraceInTheMaking, console: Console) -> RalTraceError | None:
+def _write(run: Run, console: Console) -> RalTraceError | None:
     """Writes the trace. Returns what the exit code must say, after the command has ended."""
     recording, options, totals = run.recording, run.options, run.recording.totals()
     if totals.events == 0:
         return NothingRecorded(_why_nothing(run))
     try:
-        making.finish()
+        write_snapshot(recording.snapshot(), options.output)
     except RalTraceError as error:
         recording.keep = True
         return RalTraceError(f"{error}; what was recorded is kept: ral-trace --salvage --output ELSEWHERE")

@@ -9,7 +9,6 @@ from ral_trace.tracer.errors import NothingRecorded, RalTraceError
 from ral_trace.tracer.finish import check_output, write_snapshot
 from ral_trace.tracer.flight_command import numbered
 from ral_trace.tracer.run import say
-from ral_trace.tracer.store import remove_partial
 
 
 def write_left(output: Path, console: Console) -> int:
@@ -34,8 +33,6 @@ def write_left(output: Path, console: Console) -> int:
         written += 1
         say(console, f"{target}: {events:,} events of {len(snapshot.processes)} programs, whose collector died")
         left.remove()
-        for partial in snapshot.journal.partials:
-            remove_partial(Path(partial))
     if written == 0:
         raise NothingRecorded("there is nothing to salvage: no recording was left by a collector that died")
     return 0

@@ -26,8 +26,6 @@ OUTPUT = "output"
 folder.
 """
 
-PARTIAL = ".partial-"
-
 TABLES = {table.name: table for table in schema.TABLES}
 
 
@@ -39,7 +37,7 @@ class TraceBuilder:
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self.partial = output.absolute().with_name(f".{output.name}{PARTIAL}{os.getpid()}-{threading.get_native_id()}")
+        self.partial = output.absolute().with_name(f".{output.name}.partial-{os.getpid()}-{threading.get_native_id()}")
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
         self.connection = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
         with contextlib.ExitStack() as unless_made:
@@ -79,7 +77,8 @@ class TraceBuilder:
         """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
         self.connection.close()
         self._spill.cleanup()
-        remove_partial(self.partial)
+        for left in (self.partial, self.partial.with_name(f"{self.partial.name}.wal")):
+            left.unlink(missing_ok=True)
 
     @contextmanager
     def _saying_where(self) -> Iterator[None]:
@@ -89,11 +88,6 @@ class TraceBuilder:
             raise RalTraceError(
                 f"{self.output}: the trace could not be written ({error}); choose another place with --output"
             ) from error
-
-    def keep(self) -> None:
-        """Writes what there is to the disk, compressed: then the end has less to do."""
-        with self._saying_where():
-            self.connection.execute(f"COMMIT; CHECKPOINT {OUTPUT}; BEGIN")
 
     def add(self, table: str, **row: Any) -> int:
         """Adds one row and returns its id (given out here, dense from 0, where the table has one)."""
@@ -134,10 +128,3 @@ class TraceBuilder:
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output
-
-
-def remove_partial(path: Path) -> None:
-    """Removes an unfinished trace, and nothing else."""
-    if path.name.startswith(".") and PARTIAL in path.name:
-        for left in (path, path.with_name(f"{path.name}.wal")):
-            left.unlink(missing_ok=True)
