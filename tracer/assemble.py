@@ -29,16 +29,18 @@ DROPPED = "events dropped: a ring was full before the collector came; give it mo
 class Assembly:
     """A trace in the making. `since_ticks`: leave out what had ended before."""
 
-    def __init__(self, spool: Path, output: Path, *, since_ticks: int = 0) -> None:
+    def __init__(self, snapshot: Snapshot, output: Path, *, since_ticks: int = 0) -> None:
         self.builder = TraceBuilder(output)
+        self.snapshot = snapshot
         self.since_ticks = since_ticks
+        self.clock = _native.Calibration(snapshot.journal.clocks)
+        self.names = {view.number: view.read_names() for view in snapshot.processes}
         self._rows = LiveRows(self.builder)
         try:
-            self._spool = _native.SpoolReader(str(spool))
+            self._spool = _native.SpoolReader(str(snapshot.spool))
         except RuntimeError as error:
             self.builder.close()
             raise RalTraceError(f"{error}") from error
-        self._taken: Snapshot | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -48,15 +50,9 @@ class Assembly:
     ) -> None:
         self.builder.close()
 
-    def advance(self, snapshot: Snapshot) -> None:
-        """Moves what the spool has into the trace: of a recording that goes on, this may be called again and again.
-
-        All records in the spool must be older than the last reading of the clocks in `snapshot`.
-        """
-        self._taken = snapshot
-        self.clock = _native.Calibration(snapshot.journal.clocks)
-        self.names = {view.number: view.read_names() for view in snapshot.processes}
-        for view in snapshot.processes:
+    def load(self) -> None:
+        """Moves what the spool has into the trace."""
+        for view in self.snapshot.processes:
             found = self.names[view.number]
             self._rows.add_names(ProcessNames(view.number, found.names, found.stacks))
         batch = _native.Batch()
@@ -64,7 +60,7 @@ class Assembly:
             self._rows.add(batch)
 
     def finish(self, facts: dict[str, object] | None = None) -> int:
-        """Writes the trace, as of the last snapshot. Returns how many events it holds.
+        """Writes the trace. Returns how many events it holds.
 
         Raises RalTraceError when the output cannot be written.
         """
@@ -83,12 +79,6 @@ class Assembly:
         [(events,)] = self.builder.connection.execute("SELECT count(*) FROM event").fetchall()
         self.builder.finish()
         return int(events)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What the trace is of."""
-        assert self._taken is not None
-        return self._taken
 
     @property
     def journal(self) -> Journal:
@@ -111,8 +101,8 @@ def assemble(snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: d
 
     Raises RalTraceError when the output cannot be written.
     """
-    with Assembly(snapshot.spool, output, since_ticks=since_ticks) as assembly:
-        assembly.advance(snapshot)
+    with Assembly(snapshot, output, since_ticks=since_ticks) as assembly, assembly.builder.saying_where():
+        assembly.load()
         return assembly.finish(facts)
 
 
@@ -183,17 +173,13 @@ def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> Non
         ended_ns=None if gone is None else assembly.clock.epoch_ns(gone),
         ended_how=how_ended(journal, view),
     )
-    for ring in assembly.rings(view):
-        builder.add(
-            "ledger",
-            process=row,
-            tid=ring.tid,
-            written=ring.written,
-            received=ring.received,
-            dropped=ring.dropped,
-            lost=ring.lost,
-            shed=ring.shed,
-        )
+    columns = ["tid", "written", "received", "dropped", "lost", "shed"]
+    rings = assembly.rings(view)
+    values = ", ".join("unnest(?::BIGINT[])" for _ in columns)
+    builder.connection.execute(
+        f"INSERT INTO ledger (process, {', '.join(columns)}) SELECT ?, {values}",
+        [row, *([getattr(ring, column) for ring in rings] for column in columns)],
+    )
     _sample_counters(assembly, view, row)
     _warn(assembly, source, view, row)
 
@@ -206,8 +192,10 @@ def _sample_counters(assembly: Assembly, view: ProcessView, row: int) -> None:
 
     def series(name: str, unit: str, values: list[tuple[int, float]]) -> None:
         number = assembly.builder.add("counter", process=row, series=name, unit=unit)
-        rows = [{"counter": number, "ts_ns": assembly.clock.epoch_ns(at), "value": value} for at, value in values]
-        assembly.builder.add_rows("counter_value", rows)
+        assembly.builder.connection.execute(
+            "INSERT INTO counter_value (counter, ts_ns, value) SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[])",
+            [number, [assembly.clock.epoch_ns(at) for at, _ in values], [value for _, value in values]],
+        )
 
     series("host memory (RSS)", "bytes", [(sample.ticks, float(sample.rss_bytes)) for sample in samples])
     cpu = [
@@ -281,7 +269,8 @@ def how_ended(journal: Journal, view: ProcessView) -> str:
     """What the trace says of a process's end."""
     status = journal.exits.get(view.reader.pid)
     if status is not None and status < 0:
-        return f"killed by {signal.Signals(-status).name}"
+        known = {each.value: each.name for each in signal.Signals}
+        return f"killed by {known.get(-status, f'signal {-status}')}"
     if status is not None:
         return "exited" if status == 0 else f"exited with {status}"
     if view.number not in journal.gone:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
@@ -19,7 +18,7 @@ from ral_trace.tracer.flight_command import dump as write_dumps
 from ral_trace.tracer.flight_command import fly
 from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
-from ral_trace.tracer.run import RecordOptions
+from ral_trace.tracer.run import RecordOptions, terminal
 from ral_trace.tracer.text import plain
 from ral_trace.tracer.units import duration_ns, percent, size_bytes
 
@@ -199,7 +198,7 @@ def main_command(
     if salvage:
         from ral_trace.tracer import salvage_command
 
-        ctx.exit(salvage_command.write_left(target, Console(stderr=True)))
+        ctx.exit(salvage_command.write_left(target, terminal()))
     if duration is None and flight is None and not command and not leash and pid is None:
         raise UsageError(
             "say for how long, or what to record: ral-trace --duration 10s, "
@@ -219,7 +218,7 @@ def main_command(
         max_overhead=max_overhead,
         leash=leash,
     )
-    ctx.exit((record_command.record if flight is None else fly)(options, Console(stderr=True)))
+    ctx.exit((record_command.record if flight is None else fly)(options, terminal()))
 
 
 def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> None:
@@ -275,7 +274,7 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
 )
 def dump(output: Path | None) -> None:
     """Write out what a running recording holds: of a flight recorder the last seconds, of any other all so far."""
-    write_dumps(output or record_command.default_output(), Console(stderr=True))
+    write_dumps(output or record_command.default_output(), terminal())
 
 
 @main_command.command()

@@ -4,6 +4,8 @@ the cores.
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ral_trace.tracer import exporters
@@ -33,9 +35,20 @@ def write_snapshot(
     """Writes what a recording holds. Returns how many events. Raises RalTraceError."""
     if output.suffix == TRACE_ENDING:
         return assemble(snapshot, output_file(output), since_ticks=since_ticks, facts=facts)
-    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
-        path = Path(folder) / f"recorded{TRACE_ENDING}"
+    with _temporary_folder() as folder:
+        path = folder / f"recorded{TRACE_ENDING}"
         events = assemble(snapshot, path, since_ticks=since_ticks, facts=facts)
         with open_trace(path) as trace:
             exporters.export(trace, output)
     return events
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Raises RalTraceError where there is no room for one."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="ral-trace-")
+    except OSError as error:
+        raise RalTraceError(f"there is no room for temporary files ({error}); make some, or set TMPDIR") from error
+    with folder:
+        yield Path(folder.name)

@@ -5,6 +5,7 @@ A dump reads without taking: the rings go on, and the next dump holds what is th
 what fits into them, which the dump states.
 """
 
+import math
 import shutil
 import tempfile
 import time
@@ -30,8 +31,8 @@ LOOK_S = 0.5
 class _Watched:
     """What the flight recorder remembers of a process."""
 
-    parent: int
-    """Its parent's pid, as long as that is recorded as well; else 0."""
+    is_worker: bool
+    """Its parent is recorded as well, or it was gone before anybody could ask."""
     alarms: int = 0
     ended_s: float | None = None
     closed_s: dict[int, float] = field(default_factory=dict)
@@ -66,6 +67,11 @@ class FlightRecording(Recording):
                 self._watch(process, now)
             self._forget_readings()
         return self.totals()
+
+    def totals(self) -> Totals:
+        """What was written; none of it is dropped or lost before somebody asks for it."""
+        written = sum(process.reader.account().written for process in self.processes.values())
+        return Totals(events=written, processes=len(self.processes))
 
     def look_once_more(self) -> None:
         """Now, and not when it is time again."""
@@ -108,7 +114,7 @@ class FlightRecording(Recording):
         process.reader.look()
         watched = self._watched.get(process.number)
         if watched is None:
-            watched = self._watched[process.number] = _Watched(self._recorded_parent(process))
+            watched = self._watched[process.number] = _Watched(self._is_worker(process))
         who = f"{short_name(process.reader.command)} (pid {process.reader.pid})"
         if (alarms := process.reader.alarms()) != watched.alarms:
             watched.alarms = alarms
@@ -118,23 +124,25 @@ class FlightRecording(Recording):
             self.notes.gone(process.number, _native.ClockSample.now().ticks)
             # Who died of an exception has said so above. Workers that were forked always end like this; when one dies,
             # its parent hears of it.
-            if not process.reader.exited() and not watched.parent:
+            if not process.reader.exited() and not watched.is_worker:
                 self.due.append(f"{who}: {ENDED_AT_ONCE}")
         self._give_up(process, watched, now)
 
-    def _recorded_parent(self, process: TracedProcess) -> int:
+    def _is_worker(self, process: TracedProcess) -> bool:
         parent = host_samples.parent(process.reader.pid)
-        return parent if any(other.reader.pid == parent for other in self.processes.values()) else 0
+        return parent == 0 or any(other.reader.pid == parent for other in self.processes.values())
 
     def _give_up(self, process: TracedProcess, watched: _Watched, now: float) -> None:
         """Removes what has been gone for so long that no dump can be about it."""
         too_old = now - FORGET_SPANS * self.span_ns / 1e9
         if watched.ended_s is not None and watched.ended_s < too_old:
             shutil.rmtree(process.names.parent, ignore_errors=True)
+            self.forget_names(process)
             self.processes = {name: other for name, other in self.processes.items() if other is not process}
             return
         for ring in process.reader.rings():
             if ring.closed and watched.closed_s.setdefault(ring.ring, now) < too_old:
+                watched.closed_s[ring.ring] = math.inf
                 (process.names.parent / f"ring-{ring.ring}").unlink(missing_ok=True)
 
     def _forget_readings(self) -> None:

@@ -38,9 +38,14 @@ def fly(options: RecordOptions, console: Console) -> int:
         say(console, f"keeping the last {options.flight_ns / 1e9:g} s; write them out with: ral-trace dump")
         with stop_signals(run.interrupt):
             let_go()
-            run.until_done()
-            recording.look_once_more()
-            dumps.write_due(settled=True)
+            try:
+                run.until_done()
+                recording.look_once_more()
+                dumps.write_due(settled=True)
+            except OSError as error:
+                recording.keep = True
+                cause = f"the flight recorder failed ({error.strerror})"
+                raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
         return exit_code(run, dumps.failure, console)
 
 
@@ -91,10 +96,13 @@ class Dumps:
 
     def _write(self, output: Path, reason: str) -> Message:
         check_output(output)
-        with self.recording.dump() as (snapshot, since_ticks):
-            if not snapshot.processes:
-                raise NothingRecorded("no program has joined the flight recorder yet")
-            events = write_snapshot(snapshot, output, since_ticks=since_ticks, facts={"flight_reason": reason})
+        try:
+            with self.recording.dump() as (snapshot, since_ticks):
+                if not snapshot.processes:
+                    raise NothingRecorded("no program has joined the flight recorder yet")
+                events = write_snapshot(snapshot, output, since_ticks=since_ticks, facts={"flight_reason": reason})
+        except (OSError, RuntimeError) as error:
+            raise RalTraceError(f"{output}: there is no room for a dump ({error}); make some in $TMPDIR") from error
         return {"output": str(output), "events": events}
 
 

@@ -64,10 +64,13 @@ class Governor:
             return
         share = self.recording.ns_of(spent_ticks - last.spent_ticks) / cpu_ns
         last.spent_ticks, last.cpu_ns = spent_ticks, used[1]
+        wanted = self.recording.wanted.details
+        while last.steps < len(ORDER) and not ORDER[last.steps][1] & wanted:
+            last.steps += 1  # nobody asked for it
         if share <= self.most or last.steps == len(ORDER):
             return
         last.steps += 1
-        bits = sum(mask for _, mask in ORDER[: last.steps])
+        bits = sum(mask for _, mask in ORDER[: last.steps]) & wanted
         self.recording.shed(process, bits)
         self.recording.notes.shed(process.number, Shed(_native.ClockSample.now().ticks, bits, share))
 

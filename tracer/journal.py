@@ -195,8 +195,9 @@ class JournalWriter:
 
     def _append(self, line: dict[str, Any]) -> None:
         text = json.dumps(line).encode() + b"\n"
-        # Half a line would spoil the next one.
+        size_bytes = os.fstat(self._file).st_size
         if os.write(self._file, text) != len(text):
+            os.ftruncate(self._file, size_bytes)  # half a line would spoil the next one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -60,7 +60,7 @@ class TracedProcess:
 
     def alive(self) -> bool:
         """Whether the process still runs; a reused pid does not count."""
-        return _native.process_started(self.reader.pid) == self.reader.started and not is_zombie(self.reader.pid)
+        return _is_there(self.reader.pid, self.reader.started) and not is_zombie(self.reader.pid)
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,17 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Whatever happened, the slot is given back and nothing stays in shared memory."""
+        """Whatever happened, the slot is given back. Nothing stays in shared memory, but after an error that nobody
+        foresaw: then the recording is there to be salvaged.
+        """
         with contextlib.ExitStack() as whatever_happens:
-            if not self.keep:
+            whatever_happens.callback(_remove_names_of_the_dead, self.root)
+            # After its folder: one without a slot is taken for one whose collector died.
+            whatever_happens.callback(self._sessions.release, self.slot)
+            if not self.keep and (error is None or isinstance(error, (RalTraceError, KeyboardInterrupt))):
                 whatever_happens.callback(shutil.rmtree, self.folder, ignore_errors=True)
                 whatever_happens.callback(shutil.rmtree, self.spool_folder, ignore_errors=True)
-            whatever_happens.callback(_remove_names_of_the_dead, self.root)
             whatever_happens.callback(self.notes.close)
-            whatever_happens.callback(self._sessions.release, self.slot)
             if error is None:
                 self.end()
 
@@ -147,14 +150,21 @@ class Recording:
         self.root = Path(self._sessions.folder)
         self.folder = self.root / f"session-{self.session:016x}"
         _remove_names_of_the_dead(self.root)
-        try:
-            self.folder.mkdir(mode=0o700)
-            self.spool_folder = Path(tempfile.mkdtemp(prefix=SPOOL_PREFIX))
-            self._describe_to_salvage()
-            self.spool = _native.Spool(str(self.spool_folder / SPOOL))
-        except (OSError, RuntimeError) as error:
-            raise RalTraceError(f"there is no room for a recording ({error}); make some, or set TMPDIR") from error
-        self.notes.clock()
+        with contextlib.ExitStack() as unless_begun:
+            try:
+                self.spool_folder = Path(tempfile.mkdtemp(prefix=SPOOL_PREFIX))
+                unless_begun.callback(shutil.rmtree, self.spool_folder, ignore_errors=True)
+                self.folder.mkdir(mode=0o700)
+                unless_begun.callback(shutil.rmtree, self.folder, ignore_errors=True)
+                self._describe_to_salvage()
+                self.spool = _native.Spool(str(self.spool_folder / SPOOL))
+                self.notes.clock()
+                self._take_slot()
+            except (OSError, RuntimeError) as error:
+                raise RalTraceError(f"a recording cannot begin ({error}); make room, or set TMPDIR") from error
+            unless_begun.pop_all()
+
+    def _take_slot(self) -> None:
         records = 1 << max(self.wanted.ring_bytes // _native.RECORD_BYTES, 1024).bit_length() - 1
         self.slot = self._sessions.begin(
             session=self.session,
@@ -165,8 +175,6 @@ class Recording:
             overwrite=self.wanted.overwrite,
         )
         if self.slot < 0:
-            shutil.rmtree(self.folder)
-            shutil.rmtree(self.spool_folder)
             raise RalTraceError(f"{self.root}: eight recordings are running already; wait for one to end")
 
     def _describe_to_salvage(self) -> None:
@@ -280,9 +288,11 @@ class Recording:
     def _notice_ends(self) -> None:
         for process in self.processes.values():
             if process.number not in self.notes.journal.gone and not process.alive():
-                self.notes.gone(process.number, _native.ClockSample.now().ticks)
                 # What it wrote between our last drain and its end is still in the rings.
-                process.reader.drain(process.number, self.spool)
+                if not process.reader.drain(process.number, self.spool):
+                    self.full = True
+                    continue
+                self.notes.gone(process.number, _native.ClockSample.now().ticks)
                 process.reader.finish()
                 self._drain(process)
                 self._move_names(process)
@@ -300,7 +310,12 @@ class Recording:
             kept.unlink(missing_ok=True)
             return
         process.names.unlink(missing_ok=True)
+        self.forget_names(process)
         process.names = kept
+
+    def forget_names(self, process: TracedProcess) -> None:
+        """Gives back what a process that is gone left beside the sessions: the other name of its table."""
+        (self.root / f"names-{process.reader.pid}-{process.reader.started}").unlink(missing_ok=True)
 
     def _moved_names(self, process: TracedProcess) -> Path:
         return self.spool_folder / f"{NAMES}-{process.number}"
@@ -321,14 +336,21 @@ def view_of(process: TracedProcess, *moved: Path) -> ProcessView:
     return ProcessView(process.number, reader, (process.names, *moved), rings, reader.unrecorded(), reader.exited())
 
 
+def _is_there(pid: int, started: int) -> bool:
+    found = _native.process_started(pid)
+    # 0 also where this process may open no more files: asking for the folder needs none.
+    return found == started or (found == 0 and Path(f"/proc/{pid}").exists())
+
+
 def boot_id() -> str:
     """A name for this boot of the host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    return _native.process_started(pid) != 0 and not is_zombie(pid)
+def is_running(pid: int, started: int | None = None) -> bool:
+    """Whether a process is there and has not ended; with `started`, that very one and no later one of its pid."""
+    found = _native.process_started(pid)
+    return found != 0 and (started is None or found == started) and not is_zombie(pid)
 
 
 def is_zombie(pid: int) -> bool:

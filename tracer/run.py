@@ -1,5 +1,6 @@
 """Between the begin and the end of a recording: polls, answers, shows how it goes, and notices when to stop."""
 
+import io
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from ral_trace.tracer import _native
 from ral_trace.tracer.control import ControlServer, Message, Work
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, Recording, Totals, details, is_running
@@ -65,6 +67,7 @@ class Run:
         self.child: subprocess.Popen[bytes] | None = None
         self.interrupts = 0
         self.totals = Totals()
+        self._pid_started = 0 if options.pid is None else _native.process_started(options.pid)
 
     def interrupt(self, number: int, _frame: FrameType | None) -> None:
         """Ctrl-C, SIGTERM or a closed terminal: the command gets it too; a second one kills it."""
@@ -94,6 +97,8 @@ class Run:
                     self.recording.notes.note("the disk was full: the recording ended early")
                     done = True
                 if done:
+                    # First: whoever waits for an answer must not make the rings run full.
+                    self.recording.end()
                     self.control.close()
                     return
                 if status is not None and time.monotonic() >= next_line:
@@ -123,7 +128,7 @@ class Run:
                 return True
         elif self.interrupts or (self.options.leash and _stdin_speaks()):
             return True
-        if self.options.pid is not None and not is_running(self.options.pid):
+        if self.options.pid is not None and not is_running(self.options.pid, self._pid_started):
             return True
         counted_from = first_event_ns if self.options.command else begun
         return (
@@ -141,6 +146,32 @@ class Run:
         parts.append(programs(self.totals))
         parts.append(f"{self.totals.dropped:,} dropped")
         return "recording · " + " · ".join(parts)
+
+
+class _Stderr(io.TextIOBase):
+    """Standard error, which may go away with its terminal while a recording must not."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        return sys.stderr.isatty()
+
+    def fileno(self) -> int:
+        return sys.stderr.fileno()
+
+
+def terminal() -> Console:
+    """Where a recording talks to the person."""
+    return Console(file=_Stderr())
 
 
 def say(console: Console, line: str) -> None:

@@ -42,7 +42,7 @@ class TraceBuilder:
         self.connection = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(self.close)
-            with self._saying_where():
+            with self.saying_where():
                 self._attach()
             unless_made.pop_all()
         self._next_id = dict.fromkeys(TABLES, 0)
@@ -81,7 +81,8 @@ class TraceBuilder:
             left.unlink(missing_ok=True)
 
     @contextmanager
-    def _saying_where(self) -> Iterator[None]:
+    def saying_where(self) -> Iterator[None]:
+        """Whatever of DuckDB or the disk fails in it is an error of the output."""
         try:
             yield
         except (duckdb.Error, OSError) as error:
@@ -124,7 +125,7 @@ class TraceBuilder:
         if not self.derived:
             derive.derive(self.connection)
         self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
-        with self._saying_where():
+        with self.saying_where():
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output

@@ -9,6 +9,12 @@
 
 namespace ral::trace {
 
+// Asked once: ticks of two clocks cannot be compared, and a process may run out of files.
+inline ClockSource the_clock_source() {
+  static const ClockSource source = detect_clock_source();
+  return source;
+}
+
 // The two clocks at one moment. Taken several times; the quickest reading is the truest.
 struct ClockSample {
   std::uint64_t ticks;

@@ -78,9 +78,9 @@ void bind_writer(py::module_& module) {
   module.attr("SESSION_VARIABLE") = kSessionVariable;
   module.attr("RECORD_BYTES") = sizeof(Record);
   module.attr("STRIPE_BITS") = kStripeBits;
-  module.attr("CLOCK") = detect_clock_source() == ClockSource::kTsc      ? "tsc"
-                         : detect_clock_source() == ClockSource::kCntvct ? "cntvct"
-                                                                         : "monotonic";
+  module.attr("CLOCK") = the_clock_source() == ClockSource::kTsc      ? "tsc"
+                         : the_clock_source() == ClockSource::kCntvct ? "cntvct"
+                                                                      : "monotonic";
   module.def(
       "start", [](const std::string& hooks, const std::string& note) { return Writer::instance().start(hooks, note); },
       py::arg("hooks"), py::arg("note"), py::call_guard<py::gil_scoped_release>());
@@ -97,7 +97,7 @@ void bind_reader(py::module_& module) {
       .def_readonly("ticks", &ClockSample::ticks)
       .def_readonly("monotonic_ns", &ClockSample::monotonic_ns)
       .def_readonly("realtime_ns", &ClockSample::realtime_ns)
-      .def_static("now", [] { return sample_clocks(detect_clock_source()); });
+      .def_static("now", [] { return sample_clocks(the_clock_source()); });
   py::class_<Calibration>(module, "Calibration")
       .def(py::init(&Calibration::of), py::arg("samples"))
       .def("epoch_ns", &Calibration::epoch_ns, py::arg("ticks"));

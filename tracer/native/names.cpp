@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 
@@ -75,7 +76,10 @@ bool Names::make_room(std::size_t end) noexcept {
     // Two threads may ask for the same part: the second gets what is there already.
     const std::size_t wanted = whole_steps(end);
     if (no_room_.load(std::memory_order_relaxed) || !back(path_, offsetof(NameTable, pool) + backed, wanted - backed)) {
-      no_room_.store(true, std::memory_order_relaxed);
+      // A process that can open no more files may again.
+      if (errno != EMFILE && errno != ENFILE) {
+        no_room_.store(true, std::memory_order_relaxed);
+      }
       return false;
     }
     if (backed_bytes_.compare_exchange_strong(backed, wanted, std::memory_order_acq_rel)) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -89,7 +90,7 @@ RingReader::RingReader(File file, std::string path, std::uint32_t number, const 
       tid_(header.tid),
       thread_name_(text_of(header.thread_name.data(), header.thread_name.size())),
       on_full_(header.on_full),
-      first_ticks_(ticks(detect_clock_source())),
+      first_ticks_(ticks(the_clock_source())),
       // Where what was taken has been lost with its collector, only the rest is there.
       tail_(header.on_full == OnFull::kDrop ? std::max(taken.tail, header.tail.load()) : taken.tail),
       received_(taken.received),
@@ -224,8 +225,9 @@ std::size_t RingReader::drain(RecordSink& sink, std::vector<Record>& scratch) {
 }
 
 void RingReader::look() {
-  if (!finished_) {
-    read_counters();
+  // The account of a thread that is gone stays as it is, and its file must not be held.
+  if (!finished_ && read_counters() && counters_.closed != 0) {
+    finish();
   }
 }
 
@@ -303,8 +305,12 @@ void ProcessReader::open_new_rings() {
     const auto known = taken_.find(number);
     const Taken taken = known == taken_.end() ? Taken{} : known->second;
     // One that is none is damaged, and left alone: a ring is whole before it is counted.
+    errno = 0;
     if (auto ring = RingReader::open(folder_ + "/ring-" + std::to_string(number), number, taken); ring != nullptr) {
       rings_.push_back(std::move(ring));
+    } else if (errno == EMFILE || errno == ENFILE) {
+      next_ring_ = number;  // later, when this process may open files again
+      return;
     }
   }
   next_ring_ = made;
@@ -373,6 +379,7 @@ std::vector<RingAccount> ProcessReader::forget_finished() {
 }
 
 void ProcessReader::finish() {
+  file_ = File();  // what the header said last is kept
   for (const auto& ring : rings_) {
     ring->finish();
   }

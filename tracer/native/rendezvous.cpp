@@ -75,9 +75,13 @@ File Rendezvous::file(int flags) const noexcept {
   return same ? std::move(file) : File{};
 }
 
-std::optional<Page> Rendezvous::read() const noexcept {
+std::optional<Page> Rendezvous::read(bool* for_now) const noexcept {
   Page page{};
+  errno = 0;
   const File opened = file(O_RDONLY);
+  if (for_now != nullptr) {
+    *for_now = !opened && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
+  }
   return opened && read_page(opened, &page) ? std::optional(page) : std::nullopt;
 }
 

@@ -23,7 +23,8 @@ class Rendezvous {
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
   // Nothing: the page was cut short, or is no longer the one that was opened. (A program may have closed all its
   // descriptors, so none is kept.)
-  [[nodiscard]] std::optional<Page> read() const noexcept;
+  // `for_now`: it may be there, but this process can open no more files.
+  [[nodiscard]] std::optional<Page> read(bool* for_now = nullptr) const noexcept;
 
   // Tells every waiting process that a slot changed.
   void announce() noexcept { raise(offsetof(Page, generation)); }

@@ -58,7 +58,7 @@ bool Spool::append(std::int32_t process, const Drained& from, const Record* reco
                    static_cast<std::uint32_t>(count),
                    from.first,
                    from.read,
-                   ticks(detect_clock_source())};
+                   ticks(the_clock_source())};
   const std::size_t bytes = sizeof block + count * sizeof(Record);
   std::array<iovec, 2> parts{{{&block, sizeof block}, {const_cast<Record*>(records), count * sizeof(Record)}}};
   ssize_t written = 0;

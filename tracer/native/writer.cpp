@@ -351,10 +351,17 @@ void Writer::start_watcher() {
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
 }
 
+constexpr useconds_t kWithoutFilesUs = 100'000;
+
 void Writer::watch() {
   pthread_setname_np(pthread_self(), "ral-watcher");
   for (;;) {
-    const std::optional<Page> seen = rendezvous_->read();
+    bool for_now = false;
+    const std::optional<Page> seen = rendezvous_->read(&for_now);
+    if (for_now) {
+      ::usleep(kWithoutFilesUs);
+      continue;
+    }
     sync();
     // A page that is gone announces nothing any more; what recorded us cannot tell us to stop, so it is left.
     if (!seen || !rendezvous_->wait(seen->generation)) {
@@ -400,8 +407,12 @@ void Writer::join_and_leave() {
   if (rendezvous_ == nullptr || exiting_) {
     return;
   }
-  const std::optional<Page> first = rendezvous_->read();
-  const std::optional<Page> page = first ? rendezvous_->read() : first;
+  bool for_now = false;
+  const std::optional<Page> first = rendezvous_->read(&for_now);
+  const std::optional<Page> page = first ? rendezvous_->read(&for_now) : first;
+  if (for_now) {
+    return;  // who records goes on
+  }
   for (std::size_t i = 0; i < kSessions; ++i) {
     const bool whole = page && says_the_same(first->slots[i], page->slots[i]);
     const std::optional<Wanted> wanted = whole ? checked(page->slots[i]) : std::nullopt;
