@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ral_trace.tracer import open_trace
 from ral_trace.tracer.recording import Totals
 from ral_trace.tracer.run import RecordOptions, Run
 
@@ -115,3 +117,26 @@ def test_elsewhere_there_is_no_live_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stderr
     assert "recording ·" not in done.stderr
+
+
+def test_a_terminal_that_is_closed_costs_nothing(tmp_path: Path) -> None:
+    """The recording ends, and is written, though nobody can be told."""
+    ours, its = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TTY_COMPATIBLE", "CI")}
+    words = [sys.executable, "-m", "ral_trace.tracer.cli", "--duration", "60s", "-o", "run.duckdb"]
+    with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as folder:
+        environment = {**plain, "TERM": "xterm-256color", "RAL_TRACE_DIR": f"{folder}/rendezvous"}
+        with (
+            subprocess.Popen(words, cwd=tmp_path, env=environment, stdin=its, stdout=its, stderr=its) as recording,
+            subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment) as program,
+        ):
+            os.close(its)
+            written = b""
+            while b" events" not in written or b" 0 events" in written[-400:]:
+                written += os.read(ours, 65536)
+            os.close(ours)
+            recording.send_signal(signal.SIGHUP)
+            assert recording.wait(60) == 0
+            program.wait()
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        assert trace.rows("FROM event WHERE name = 'work'")
