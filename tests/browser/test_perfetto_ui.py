@@ -54,9 +54,12 @@ def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
                     (ts_ns, float(value))
                     for ts_ns, value in _sql(trace, f"SELECT ts_ns, {column} FROM {table} ORDER BY ts_ns, {column}")
                 ]
-            assert _counter_in(ui, "queue depth") == _sql(
-                trace, "SELECT ts_ns, value FROM counter_value WHERE isfinite(value) ORDER BY ts_ns, value"
-            )
+            for (name,) in _sql(trace, "SELECT DISTINCT series FROM counter ORDER BY series"):
+                assert _counter_in(ui, str(name)) == _sql(
+                    trace,
+                    f"""SELECT v.ts_ns, v.value FROM counter_value v JOIN counter c ON c.id = v.counter
+                        WHERE c.series = '{name}' AND isfinite(v.value) ORDER BY ALL""",
+                )
 
 
 @pytest.mark.parametrize("make", [training, awkward])

@@ -15,11 +15,12 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.importers import import_files, own_json
 from ral_trace.tracer.reading import Trace, open_trace
-from ral_trace.tracer.schema import TABLES
+from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES
 from ral_trace.tracer.store import TraceBuilder
 from tests.awkward import awkward
 from tests.synthetic import training
 
+STATED = b'"schema_version":%d' % SCHEMA_VERSION
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 
 
@@ -148,7 +149,7 @@ def test_a_compressed_file_with_wrong_bytes_is_refused(tmp_path: Path, whole: by
         (b'"ts_ns":17', b'"ts_ns":"soon","x":17', "table event"),
         (b'"event":[', b'"no_such_table":[', "no table no_such_table"),
         (b'"format":1', b'"format":99', "has format 99"),
-        (b'"schema_version":1', b'"schema_version":77', "schema version 77"),
+        (STATED, b'"schema_version":77', "schema version 77"),
         (b'"flow":[\n{', b'"flow":[\n{]', "table flow"),
         (b'"flow":[\n{', b'"flow":[\n\xff{', "table flow"),
         (b'"pid":4242', b'"pid":99999999999999999999999', "table process"),
@@ -164,12 +165,12 @@ def test_a_file_with_a_wrong_part_is_refused(tmp_path: Path, whole: bytes, old: 
     "document",
     [
         {"ralTrace": 3},
-        {"ralTrace": {"format": 1, "schema_version": 1}},
-        {"ralTrace": {"format": 1, "schema_version": 1, "tables": []}},
-        {"ralTrace": {"format": 1, "schema_version": 1, "tables": {"event": 3}}},
-        {"ralTrace": {"format": 1, "schema_version": 1, "tables": {"event": [1, 2]}}},
-        {"ralTrace": {"format": 1, "schema_version": 1, "tables": {"event": []}}},
-        {"ralTrace": {"format": 1, "schema_version": 1, "tables": {"process": [{"id": [1]}]}}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION, "tables": []}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION, "tables": {"event": 3}}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION, "tables": {"event": [1, 2]}}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION, "tables": {"event": []}}},
+        {"ralTrace": {"format": 1, "schema_version": SCHEMA_VERSION, "tables": {"process": [{"id": [1]}]}}},
         ["ralTrace", "ralTrace"],
     ],
 )
@@ -182,9 +183,9 @@ def test_a_document_of_another_shape_is_refused(tmp_path: Path, document: Any) -
     [
         b'{"ralTrace":' + b"[" * 200_000,
         b'{"ralTrace":\x00\x01',
-        b'{"ralTrace":{"format":1,"schema_version":1},"tables":{\n',
-        b'{"ralTrace":{"format":1,"schema_version":1,"tables":{\n',
-        b'{"ralTrace":{"format":NaN,"schema_version":1,"tables":{\n"event":[\n]}},\n]}\n',
+        b'{"ralTrace":{"format":1,' + STATED + b'},"tables":{\n',
+        b'{"ralTrace":{"format":1,' + STATED + b',"tables":{\n',
+        b'{"ralTrace":{"format":NaN,' + STATED + b',"tables":{\n"event":[\n]}},\n]}\n',
         b"not JSON",
         b"\x1f\x8b not gzip",
         b"[]",

@@ -52,12 +52,14 @@ def test_what_fell_back_on_sim_and_what_it_cost(char_lm_without_gelu: Path) -> N
 
 
 def replayed(trace: Trace) -> dict[str, list[tuple[int, int]]]:
-    """The level of each device after each of its alloc and free rows, added up one by one."""
+    """The level of each ral device after each of its alloc and free rows, added up one by one. (A free of the host's
+    memory does not know its size.)
+    """
     level: dict[str, int] = defaultdict(int)
     curve: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in trace.rows("""
         SELECT device_label, kind::VARCHAR AS kind, ts_ns, bytes FROM events
-        WHERE kind IN ('alloc', 'free') ORDER BY ts_ns, id"""):
+        WHERE kind IN ('alloc', 'free') AND device_label <> 'cpu:0' ORDER BY ts_ns, id"""):
         level[row["device_label"]] += row["bytes"] if row["kind"] == "alloc" else -row["bytes"]
         curve[row["device_label"]].append((row["ts_ns"], level[row["device_label"]]))
     return curve
@@ -68,6 +70,8 @@ def test_peak_memory_by_device_equals_a_replay(char_lm_trace: Path) -> None:
         curves = replayed(trace)
         assert sorted(curves) == ["ral:0", "ral:1"]
         for row in memory_peak(trace):
+            if row["device"] not in curves:
+                continue
             curve = curves[row["device"]]
             peak = max(level for _, level in curve)
             assert row["peak_bytes"] == peak > 1_000_000
@@ -82,7 +86,8 @@ def test_peak_memory_equals_what_the_program_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     with open_trace(tmp_path / "peaks.duckdb") as trace:
-        assert {row["device"]: row["peak_bytes"] for row in memory_peak(trace)} == said
+        peaks = {row["device"]: row["peak_bytes"] for row in memory_peak(trace)}
+        assert {device: peak for device, peak in peaks.items() if device != "cpu:0"} == said
     assert said["ral:1"] > 3 * 70_000 * 7 * 4
 
 
