@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import IO, cast
 
 from rich.console import Console
 
@@ -171,7 +172,7 @@ class _Stderr(io.TextIOBase):
 
 def terminal() -> Console:
     """Where a recording talks to the person."""
-    return Console(file=_Stderr())
+    return Console(file=cast("IO[str]", _Stderr()))
 
 
 def say(console: Console, line: str) -> None:
