@@ -70,8 +70,8 @@ def test_another_owner_is_named() -> None:
 
 
 def test_programs_end_well_with_tensors_alive() -> None:
-    """Not at once after a backward pass: torch's own thread may still be letting go of the graph, and asking for the GIL
-    of an interpreter that ends aborts the program, whatever the device.
+    """Not at once after a backward pass: torch's own thread may still be letting go of the graph, and who asks for the
+    GIL of an interpreter that ends is ended by it, here with the whole program, whatever the device.
     """
     result = run(
         "import ral_trace.backend as b, torch, atexit, time; b.enable();"
