@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ral_trace.tracer import _native
-from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.errors import NothingRecorded, RalTraceError
 from ral_trace.tracer.governor import ORDER as SHED_ORDER
 from ral_trace.tracer.journal import Journal, RingRow
 from ral_trace.tracer.live import LiveRows, ProcessNames
@@ -59,6 +59,11 @@ class Assembly:
         while self._spool.next(self.clock, BATCH_ROWS, self.since_ticks, batch):
             self._rows.add(batch)
 
+    def is_empty(self) -> bool:
+        """Whether Python's garbage collections are all that happened."""
+        query = "SELECT 1 FROM event WHERE kind <> 'python' LIMIT 1"
+        return self.builder.connection.execute(query).fetchone() is None
+
     def finish(self, facts: dict[str, object] | None = None) -> int:
         """Writes the trace. Returns how many events it holds.
 
@@ -96,13 +101,22 @@ class Assembly:
         return [*self.journal.rings[view.number], *view.rings, *missed]
 
 
-def assemble(snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: dict[str, object] | None = None) -> int:
+def assemble(
+    snapshot: Snapshot,
+    output: Path,
+    *,
+    since_ticks: int = 0,
+    facts: dict[str, object] | None = None,
+    refuse_nothing: bool = False,
+) -> int:
     """Writes the trace of `snapshot` to `output`. Returns how many events it holds.
 
-    Raises RalTraceError when the output cannot be written.
+    Raises RalTraceError when the output cannot be written; NothingRecorded, where that is to be refused.
     """
     with Assembly(snapshot, output, since_ticks=since_ticks) as assembly, assembly.builder.saying_where():
         assembly.load()
+        if refuse_nothing and assembly.is_empty():
+            raise NothingRecorded(f"{output}: nothing was recorded")
         return assembly.finish(facts)
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ral_trace.tracer import exporters
@@ -30,14 +31,20 @@ def check_output(output: Path) -> None:
 
 
 def write_snapshot(
-    snapshot: Snapshot, output: Path, *, since_ticks: int = 0, facts: dict[str, object] | None = None
+    snapshot: Snapshot,
+    output: Path,
+    *,
+    since_ticks: int = 0,
+    facts: dict[str, object] | None = None,
+    refuse_nothing: bool = False,
 ) -> int:
     """Writes what a recording holds. Returns how many events. Raises RalTraceError."""
+    write = partial(assemble, snapshot, since_ticks=since_ticks, facts=facts, refuse_nothing=refuse_nothing)
     if output.suffix == TRACE_ENDING:
-        return assemble(snapshot, output_file(output), since_ticks=since_ticks, facts=facts)
+        return write(output_file(output))
     with _temporary_folder() as folder:
         path = folder / f"recorded{TRACE_ENDING}"
-        events = assemble(snapshot, path, since_ticks=since_ticks, facts=facts)
+        events = write(path)
         with open_trace(path) as trace:
             exporters.export(trace, output)
     return events

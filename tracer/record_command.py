@@ -74,7 +74,9 @@ def _write(run: Run, console: Console) -> RalTraceError | None:
     if totals.events == 0:
         return NothingRecorded(_why_nothing(run))
     try:
-        write_snapshot(recording.snapshot(), options.output)
+        write_snapshot(recording.snapshot(), options.output, refuse_nothing=True)
+    except NothingRecorded:
+        return NothingRecorded(_why_nothing(run))
     except RalTraceError as error:
         recording.keep = True
         return RalTraceError(f"{error}; what was recorded is kept: ral-trace --salvage --output ELSEWHERE")
