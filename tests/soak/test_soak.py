@@ -74,7 +74,8 @@ def test_programs_that_are_killed_and_restarted_are_accounted_for(
             counted = killed_at_random(tmp_path, dice)
             assert recording.poll() is None, "ral-trace goes on"
             recording.send_signal(signal.SIGINT)
-            _, errors = recording.communicate(timeout=300)
+            # Half an hour of them is thirty million events.
+            _, errors = recording.communicate(timeout=1800)
         finally:
             recording.kill()
             recording.wait()
