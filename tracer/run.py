@@ -149,30 +149,35 @@ class Run:
         return "recording · " + " · ".join(parts)
 
 
-class _Stderr(io.TextIOBase):
-    """Standard error, which may go away with its terminal while a recording must not."""
+class _Lasting(io.TextIOBase):
+    """A stream that may go away with its terminal, while a recording must not."""
 
     encoding = "utf-8"
 
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        # The stream itself: while its live line is up, rich puts a proxy in the place of sys.stderr, which prints here.
+        self._stream = stream
+
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
-            sys.stderr.write(text)
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError, ValueError):
-            sys.stderr.flush()
+            self._stream.flush()
 
     def isatty(self) -> bool:
-        return sys.stderr.isatty()
+        return self._stream.isatty()
 
     def fileno(self) -> int:
-        return sys.stderr.fileno()
+        return self._stream.fileno()
 
 
 def terminal() -> Console:
     """Where a recording talks to the person."""
-    return Console(file=cast("IO[str]", _Stderr()))
+    return Console(file=cast("IO[str]", _Lasting(sys.stderr)))
 
 
 def say(console: Console, line: str) -> None:
