@@ -88,10 +88,10 @@ class FlightRecording(Recording):
     def dump(self) -> Iterator[tuple[Snapshot, int]]:
         """What the rings hold now, and the ticks at which the span begins that was asked for."""
         self.discover()
-        now = self.notes.clock()
         with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
             spool = _native.Spool(str(Path(folder) / SPOOL))
             views = [self._read(process, spool) for process in self.processes.values()]
+            now = self.notes.clock()  # after the last event that was read
             snapshot = Snapshot(self.notes.journal.as_of_now(), Path(folder) / SPOOL, [view for view in views if view])
             yield snapshot, self._since_ticks(now)
 
