@@ -62,8 +62,8 @@ class LiveRows:
 
     def __init__(self, builder: TraceBuilder) -> None:
         self.connection = builder.connection
-        self.records = 0
-        """So far: event.id is the order of their arrival."""
+        self.events = 0
+        """So far: event.id is the order of their arrival. (rowid is not: in a transaction it begins anywhere.)"""
         self._names_seen: dict[int, set[int]] = defaultdict(set)
         self._nodes_seen: dict[int, set[int]] = defaultdict(set)
         self.connection.execute(STAGING)
@@ -90,7 +90,6 @@ class LiveRows:
     def add(self, batch: _native.Batch) -> None:
         """Moves a batch of records into the trace, and empties it."""
         self.connection.register("batch", batch)
-        # rowid is the order of arrival.
         self.connection.execute("CREATE OR REPLACE TEMP TABLE record AS FROM batch")
         self.connection.unregister("batch")
         batch.clear()
@@ -100,7 +99,7 @@ class LiveRows:
         """The rows of `record` become rows of the trace."""
         self.connection.execute(f"""
             CREATE OR REPLACE TEMP VIEW known AS
-            SELECT {self.records} + rowid AS id, record.* EXCLUDE (kind),
+            SELECT {self.events} + row_number() OVER () - 1 AS id, record.* EXCLUDE (kind),
                    enum_range(NULL::event_kind)[kind + 1]::event_kind AS kind,
                    (flags & {FLAGS["BEFORE_TRACE"]}) <> 0 AS before_trace
             FROM record WHERE kind < {len(_native.KINDS)}""")
@@ -108,8 +107,8 @@ class LiveRows:
         self._add_events()
         self._add_memory_changes()
         self._stage_for_the_end()
-        [(rows,)] = self.connection.execute("SELECT count(*) FROM record").fetchall()
-        self.records += rows
+        [(rows,)] = self.connection.execute("SELECT count(*) FROM known").fetchall()
+        self.events += rows
         self.connection.execute("CREATE OR REPLACE TEMP TABLE record AS FROM record LIMIT 0")
 
     def _number_places(self) -> None:
