@@ -1,12 +1,11 @@
-"""What a collector answers while it records: queries over what there is so far, and how it goes."""
+"""What a collector answers while it records: queries over what there is so far, and dumps of it."""
 
-import tempfile
 from pathlib import Path
 
 from ral_trace.tracer.assemble import assemble
 from ral_trace.tracer.control import Message, Work
 from ral_trace.tracer.errors import RalTraceError
-from ral_trace.tracer.finish import check_output, write_snapshot
+from ral_trace.tracer.finish import check_output, temporary_folder, write_snapshot
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.recording import Recording, Snapshot
 
@@ -28,16 +27,13 @@ class Answers:
                 self.recording.poll()
                 snapshot = self.recording.snapshot()
                 return lambda: _dump(snapshot, Path(output))
-            case {"do": "status"}:
-                totals = self.recording.poll()
-                return lambda: vars(totals)
         raise RalTraceError(f"the collector does not know how to {asked.get('do')}")
 
 
 def _query(snapshot: Snapshot, sql: str) -> Message:
     """Columns and rows of one SELECT over a trace of everything so far."""
-    with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
-        path = Path(folder) / "so-far.duckdb"
+    with temporary_folder() as folder:
+        path = folder / "so-far.duckdb"
         assemble(snapshot, path)
         with open_trace(path) as trace:
             columns, rows = trace.query(sql)

@@ -27,12 +27,13 @@ DROPPED = "events dropped: a ring was full before the collector came; give it mo
 
 
 class Assembly:
-    """A trace in the making. `since_ticks`: leave out what had ended before."""
+    """A trace in the making."""
 
-    def __init__(self, snapshot: Snapshot, output: Path, *, since_ticks: int = 0) -> None:
+    def __init__(self, snapshot: Snapshot, output: Path) -> None:
         self.builder = TraceBuilder(output)
         self.snapshot = snapshot
-        self.since_ticks = since_ticks
+        self.journal = snapshot.journal
+        self.rings = {view.number: _rings(snapshot.journal, view) for view in snapshot.processes}
         self.clock = _native.Calibration(snapshot.journal.clocks)
         self.names = {view.number: view.read_names() for view in snapshot.processes}
         self._rows = LiveRows(self.builder)
@@ -56,7 +57,7 @@ class Assembly:
             found = self.names[view.number]
             self._rows.add_names(ProcessNames(view.number, found.names, found.stacks))
         batch = _native.Batch()
-        while self._spool.next(self.clock, BATCH_ROWS, self.since_ticks, batch):
+        while self._spool.next(self.clock, BATCH_ROWS, self.snapshot.since_ticks, batch):
             self._rows.add(batch)
 
     def is_empty(self) -> bool:
@@ -64,60 +65,49 @@ class Assembly:
         query = "SELECT 1 FROM event WHERE kind <> 'python' LIMIT 1"
         return self.builder.connection.execute(query).fetchone() is None
 
-    def finish(self, facts: dict[str, object] | None = None) -> int:
+    def finish(self) -> int:
         """Writes the trace. Returns how many events it holds.
 
         Raises RalTraceError when the output cannot be written.
         """
-        snapshot = self.snapshot
         _describe(self)
         threads = {
-            (view.number, ring.tid): ring.thread_name
-            for view in snapshot.processes
-            for ring in self.rings(view)
+            (number, ring.tid): ring.thread_name
+            for number, rings in self.rings.items()
+            for ring in rings
             if ring.tid is not None
         }
         self._rows.finish(threads)
-        if snapshot.journal.begin.flight_ns is not None:
-            _describe_flight(self, snapshot.journal.begin.flight_ns)
-        self.builder.info(**(facts or {}))
+        if self.journal.begin.flight_ns is not None:
+            _describe_flight(self, self.journal.begin.flight_ns)
+        self.builder.info(**self.snapshot.facts)
         [(events,)] = self.builder.connection.execute("SELECT count(*) FROM event").fetchall()
         self.builder.finish()
         return int(events)
-
-    @property
-    def journal(self) -> Journal:
-        return self.snapshot.journal
 
     def span_ns(self, begin_ticks: int, end_ticks: int) -> int:
         """A span of ticks in nanoseconds, at the rate of the whole recording."""
         zero = self.journal.clocks[0].ticks
         return self.clock.epoch_ns(zero + end_ticks - begin_ticks) - self.clock.epoch_ns(zero)
 
-    def rings(self, view: ProcessView) -> list[RingRow]:
-        """The accounts of all threads of a process, and of those for whose rings there was no room."""
-        without = view.unrecorded
-        missed = [RingRow(None, "", without, 0, without, 0, 0)] if without else []
-        return [*self.journal.rings[view.number], *view.rings, *missed]
+
+def _rings(journal: Journal, view: ProcessView) -> list[RingRow]:
+    """The accounts of all threads of a process, and of those for whose rings there was no room."""
+    without = view.unrecorded
+    missed = [RingRow(None, "", without, 0, without, 0, 0)] if without else []
+    return [*journal.rings[view.number], *view.rings, *missed]
 
 
-def assemble(
-    snapshot: Snapshot,
-    output: Path,
-    *,
-    since_ticks: int = 0,
-    facts: dict[str, object] | None = None,
-    refuse_nothing: bool = False,
-) -> int:
+def assemble(snapshot: Snapshot, output: Path, *, refuse_nothing: bool = False) -> int:
     """Writes the trace of `snapshot` to `output`. Returns how many events it holds.
 
     Raises RalTraceError when the output cannot be written; NothingRecorded, where that is to be refused.
     """
-    with Assembly(snapshot, output, since_ticks=since_ticks) as assembly, assembly.builder.saying_where():
+    with Assembly(snapshot, output) as assembly, assembly.builder.saying_where():
         assembly.load()
         if refuse_nothing and assembly.is_empty():
             raise NothingRecorded(f"{output}: nothing was recorded")
-        return assembly.finish(facts)
+        return assembly.finish()
 
 
 def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
@@ -131,9 +121,9 @@ def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
             """).fetchall()
     }
     begins = [
-        first.get((view.number, ring.tid), end_ns)
-        for view in assembly.snapshot.processes
-        for ring in assembly.rings(view)
+        first.get((number, ring.tid), end_ns)
+        for number, rings in assembly.rings.items()
+        for ring in rings
         if ring.dropped and ring.tid is not None
     ]
     recorded_ns = end_ns - assembly.clock.epoch_ns(journal.clocks[0].ticks)
@@ -146,13 +136,14 @@ def _describe_flight(assembly: Assembly, asked_ns: int) -> None:
 
 def _describe(assembly: Assembly) -> None:
     journal, builder = assembly.journal, assembly.builder
+    error_ns = _clock_error_ns(assembly)
     source = builder.add(
         "source",
         format="live",
         producer=f"ral-trace {version('ral-trace')}",
         clock_zero="unix epoch",
         clock_offset_ns=0,
-        clock_uncertainty_ns=_clock_error_ns(assembly),
+        clock_uncertainty_ns=error_ns,
     )
     for view in assembly.snapshot.processes:
         _describe_process(assembly, source, view)
@@ -167,17 +158,16 @@ def _describe(assembly: Assembly) -> None:
         clock=_native.CLOCK,
         created_ns=begun,
         duration_ns=ended - begun,
-        clock_error_ns=_clock_error_ns(assembly),
+        clock_error_ns=error_ns,
     )
 
 
 def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> None:
     journal, builder = assembly.journal, assembly.builder
     gone = journal.gone.get(view.number)
-    row = view.number  # as the events have it
     builder.add(
         "process",
-        id=view.number,
+        id=view.number,  # as the events have it
         source=source,
         pid=view.reader.pid,
         host=journal.begin.host,
@@ -188,24 +178,25 @@ def _describe_process(assembly: Assembly, source: int, view: ProcessView) -> Non
         ended_how=how_ended(journal, view),
     )
     columns = ["tid", "written", "received", "dropped", "lost", "shed"]
-    rings = assembly.rings(view)
+    rings = assembly.rings[view.number]
     values = ", ".join("unnest(?::BIGINT[])" for _ in columns)
     builder.connection.execute(
         f"INSERT INTO ledger (process, {', '.join(columns)}) SELECT ?, {values}",
-        [row, *([getattr(ring, column) for ring in rings] for column in columns)],
+        [view.number, *([getattr(ring, column) for ring in rings] for column in columns)],
     )
-    _sample_counters(assembly, view, row)
-    _warn(assembly, source, view, row)
+    _sample_counters(assembly, view)
+    _warn(assembly, source, view)
 
 
-def _sample_counters(assembly: Assembly, view: ProcessView, row: int) -> None:
+def _sample_counters(assembly: Assembly, view: ProcessView) -> None:
     """Resident memory; CPU time as a share of one core; and what recording took of that, all between samples."""
-    samples = [sample for sample in assembly.journal.samples[view.number] if sample.ticks >= assembly.since_ticks]
+    since_ticks = assembly.snapshot.since_ticks
+    samples = [sample for sample in assembly.journal.samples[view.number] if sample.ticks >= since_ticks]
     if not samples:
         return
 
     def series(name: str, unit: str, values: list[tuple[int, float]]) -> None:
-        number = assembly.builder.add("counter", process=row, series=name, unit=unit)
+        number = assembly.builder.add("counter", process=view.number, series=name, unit=unit)
         assembly.builder.connection.execute(
             "INSERT INTO counter_value (counter, ts_ns, value) SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[])",
             [number, [assembly.clock.epoch_ns(at) for at, _ in values], [value for _, value in values]],
@@ -227,12 +218,12 @@ def _sample_counters(assembly: Assembly, view: ProcessView, row: int) -> None:
     series("cost of recording", "percent of CPU time", cost)
 
 
-def _warn(assembly: Assembly, source: int, view: ProcessView, row: int) -> None:
-    journal, rings, names = assembly.journal, assembly.rings(view), assembly.names[view.number]
+def _warn(assembly: Assembly, source: int, view: ProcessView) -> None:
+    journal, rings, names = assembly.journal, assembly.rings[view.number], assembly.names[view.number]
     name = short_name(view.reader.command)
 
     def warn(what: str, count: int | None = None) -> None:
-        assembly.builder.add("quality", source=source, process=row, what=what, count=count, example=name)
+        assembly.builder.add("quality", source=source, process=view.number, what=what, count=count, example=name)
 
     if dropped := sum(ring.dropped for ring in rings):
         overwritten = OVERWRITTEN if journal.begin.flight_ns is None else FLOWN_OVER

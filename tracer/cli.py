@@ -81,6 +81,16 @@ class Commands(click.Group):
         return None
 
 
+trace_output = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE",
+    help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
+)
+"""Of what records, or writes out a recording."""
+
+
 @click.group(
     cls=Commands,
     invoke_without_command=True,
@@ -93,13 +103,7 @@ class Commands(click.Group):
     metavar="TIME",
     help="How long to record: 500ms, 10s, 2m. With a command: from its first event.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
-)
+@trace_output
 @click.option("--pid", type=int, metavar="N", help="Record this process and its children only.")
 @click.option(
     "--buffer",
@@ -265,13 +269,7 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
 
 
 @main_command.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="Where the trace goes. Default: ral-trace-<UTC time>.duckdb here.",
-)
+@trace_output
 def dump(output: Path | None) -> None:
     """Write out what a running recording holds: of a flight recorder the last seconds, of any other all so far."""
     write_dumps(output or record_command.default_output(), terminal())

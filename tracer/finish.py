@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from ral_trace.tracer import exporters
@@ -30,28 +29,20 @@ def check_output(output: Path) -> None:
         raise RalTraceError(f"{folder}: cannot be written; choose another place with --output")
 
 
-def write_snapshot(
-    snapshot: Snapshot,
-    output: Path,
-    *,
-    since_ticks: int = 0,
-    facts: dict[str, object] | None = None,
-    refuse_nothing: bool = False,
-) -> int:
-    """Writes what a recording holds. Returns how many events. Raises RalTraceError."""
-    write = partial(assemble, snapshot, since_ticks=since_ticks, facts=facts, refuse_nothing=refuse_nothing)
+def write_snapshot(snapshot: Snapshot, output: Path, *, refuse_nothing: bool = False) -> int:
+    """Writes what a recording holds; as `assemble`."""
     if output.suffix == TRACE_ENDING:
-        return write(output_file(output))
-    with _temporary_folder() as folder:
+        return assemble(snapshot, output_file(output), refuse_nothing=refuse_nothing)
+    with temporary_folder() as folder:
         path = folder / f"recorded{TRACE_ENDING}"
-        events = write(path)
+        events = assemble(snapshot, path, refuse_nothing=refuse_nothing)
         with open_trace(path) as trace:
             exporters.export(trace, output)
     return events
 
 
 @contextmanager
-def _temporary_folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """Raises RalTraceError where there is no room for one."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="ral-trace-")

@@ -85,15 +85,20 @@ class FlightRecording(Recording):
             self._sessions.end(self.slot)
 
     @contextmanager
-    def dump(self) -> Iterator[tuple[Snapshot, int]]:
-        """What the rings hold now, and the ticks at which the span begins that was asked for."""
+    def dump(self, reason: str) -> Iterator[Snapshot]:
+        """What the rings hold now, of the span that was asked for."""
         self.discover()
         with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
             spool = _native.Spool(str(Path(folder) / SPOOL))
             views = [self._read(process, spool) for process in self.processes.values()]
             now = self.notes.clock()  # after the last event that was read
-            snapshot = Snapshot(self.notes.journal.as_of_now(), Path(folder) / SPOOL, [view for view in views if view])
-            yield snapshot, self._since_ticks(now)
+            yield Snapshot(
+                self.notes.journal.as_of_now(),
+                Path(folder) / SPOOL,
+                [view for view in views if view],
+                since_ticks=self._since_ticks(now),
+                facts={"flight_reason": reason},
+            )
 
     def _read(self, process: TracedProcess, spool: _native.Spool) -> ProcessView | None:
         """Through a reader of its own, which begins at the oldest event that is still there."""

@@ -12,7 +12,7 @@ from ral_trace.tracer.errors import NothingRecorded, RalTraceError
 from ral_trace.tracer.finish import check_output, write_snapshot
 from ral_trace.tracer.flight import FlightRecording
 from ral_trace.tracer.governor import governed
-from ral_trace.tracer.record_command import announce_stale, check, exit_code, wanted
+from ral_trace.tracer.record_command import announce_stale, check, exit_code, kept_where_it_fails, wanted
 from ral_trace.tracer.run import RecordOptions, Run, say, stop_signals, stops_held
 
 SETTLE_S = 0.3
@@ -38,14 +38,10 @@ def fly(options: RecordOptions, console: Console) -> int:
         say(console, f"keeping the last {options.flight_ns / 1e9:g} s; write them out with: ral-trace dump")
         with stop_signals(run.interrupt):
             let_go()
-            try:
+            with kept_where_it_fails(recording, "the flight recorder"):
                 run.until_done()
                 recording.look_once_more()
                 dumps.write_due(settled=True)
-            except OSError as error:
-                recording.keep = True
-                cause = f"the flight recorder failed ({error.strerror})"
-                raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
         return exit_code(run, dumps.failure, console)
 
 
@@ -57,7 +53,6 @@ class Dumps:
         self.output = output
         self.tell = tell
         self.failure: RalTraceError | None = None
-        self._written = 0
         self._by_themselves = 0
         self._due_since: float | None = None
 
@@ -97,10 +92,10 @@ class Dumps:
     def _write(self, output: Path, reason: str) -> Message:
         check_output(output)
         try:
-            with self.recording.dump() as (snapshot, since_ticks):
+            with self.recording.dump(reason) as snapshot:
                 if not snapshot.processes:
                     raise NothingRecorded("no program has joined the flight recorder yet")
-                events = write_snapshot(snapshot, output, since_ticks=since_ticks, facts={"flight_reason": reason})
+                events = write_snapshot(snapshot, output)
         except (OSError, RuntimeError) as error:
             raise RalTraceError(f"{output}: there is no room for a dump ({error}); make some in $TMPDIR") from error
         return {"output": str(output), "events": events}

@@ -12,19 +12,25 @@ def usage(pid: int) -> tuple[int, int] | None:
     second. None: it is gone.
     """
     fields = _stat(pid)
-    return None if fields is None else (fields[21] * PAGE_BYTES, (fields[11] + fields[12]) * NS_PER_CLOCK_TICK)
+    if not fields:
+        return None
+    return int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) * NS_PER_CLOCK_TICK
 
 
 def parent(pid: int) -> int:
     """The pid of a process's parent; 0: it is gone."""
     fields = _stat(pid)
-    return 0 if fields is None else fields[1]
+    return int(fields[1]) if fields else 0
 
 
-def _stat(pid: int) -> list[int] | None:
-    """The fields of /proc/<pid>/stat from the third one on, which is a letter and counts as 0 here."""
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, and nobody has asked how."""
+    return _stat(pid)[:1] == ["Z"]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third one on (proc(5)); none: it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return [0, *map(int, text.rpartition(")")[2].split()[1:])]
-    except (OSError, ValueError):
-        return None
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

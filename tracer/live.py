@@ -3,7 +3,6 @@
 Batch by batch: what a row says of itself is in the trace at once; what needs the others waits for `finish`.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,24 +63,18 @@ class LiveRows:
         self.connection = builder.connection
         self.events = 0
         """So far: event.id is the order of their arrival. (rowid is not: in a transaction it begins anywhere.)"""
-        self._names_seen: dict[int, set[int]] = defaultdict(set)
-        self._nodes_seen: dict[int, set[int]] = defaultdict(set)
         self.connection.execute(STAGING)
 
     def add_names(self, names: ProcessNames) -> None:
-        """Those that are new. Before the records that carry them."""
-        seen = self._names_seen[names.process]
-        if fresh := [(number, text) for number, text in names.names if number not in seen]:
-            ids, texts = zip(*fresh, strict=True)
-            seen.update(ids)
+        """Once each, before the records that carry them."""
+        if names.names:
+            ids, texts = zip(*names.names, strict=True)
             self.connection.execute(
                 "INSERT INTO record_name SELECT ?, unnest(?::UINTEGER[]), unnest(?::VARCHAR[])",
                 [names.process, list(ids), list(texts)],
             )
-        known = self._nodes_seen[names.process]
-        if nodes := [node for node in names.stacks if node[0] not in known]:
-            ids, callers, frames = zip(*nodes, strict=True)
-            known.update(ids)
+        if names.stacks:
+            ids, callers, frames = zip(*names.stacks, strict=True)
             self.connection.execute(
                 "INSERT INTO record_node SELECT ?, unnest(?::UINTEGER[]), unnest(?::UINTEGER[]), unnest(?::UINTEGER[])",
                 [names.process, list(ids), list(callers), list(frames)],

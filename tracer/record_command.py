@@ -1,6 +1,8 @@
 """`ral-trace [--duration 10s] [-- COMMAND …]`: runs a recording, and says what came of it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,14 +38,21 @@ def record(options: RecordOptions, console: Console) -> int:
         run = Run(options, recording, console, answer=Answers(recording).prepare, each_turn=govern)
         with stop_signals(run.interrupt):
             let_go()
-            try:
+            with kept_where_it_fails(recording, "the recording"):
                 run.until_done()
                 recording.end()
-            except OSError as error:
-                recording.keep = True
-                cause = f"the recording failed ({error.strerror})"
-                raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
             return exit_code(run, _write(run, console), console)
+
+
+@contextmanager
+def kept_where_it_fails(recording: Recording, who: str) -> Iterator[None]:
+    """Leaves for --salvage what a disk has no room for."""
+    try:
+        yield
+    except OSError as error:
+        recording.keep = True
+        cause = f"{who} failed ({error.strerror})"
+        raise RalTraceError(f"{cause}; make room in $TMPDIR, then: ral-trace --salvage") from error
 
 
 def announce_stale(console: Console) -> None:

@@ -60,7 +60,7 @@ class TracedProcess:
 
     def alive(self) -> bool:
         """Whether the process still runs; a reused pid does not count."""
-        return _is_there(self.reader.pid, self.reader.started) and not is_zombie(self.reader.pid)
+        return _is_there(self.reader.pid, self.reader.started) and not host_samples.is_zombie(self.reader.pid)
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,10 @@ class Snapshot:
     spool: Path
     processes: list[ProcessView]
     attach_failures: int = 0
+    since_ticks: int = 0
+    """What had ended before is no part of it."""
+    facts: dict[str, object] = field(default_factory=dict)
+    """For trace_info."""
 
 
 @dataclass
@@ -350,15 +354,7 @@ def boot_id() -> str:
 def is_running(pid: int, started: int | None = None) -> bool:
     """Whether a process is there and has not ended; with `started`, that very one and no later one of its pid."""
     found = _native.process_started(pid)
-    return found != 0 and (started is None or found == started) and not is_zombie(pid)
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and nobody has asked how."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
+    return found != 0 and (started is None or found == started) and not host_samples.is_zombie(pid)
 
 
 def _remove_names_of_the_dead(root: Path) -> None:
