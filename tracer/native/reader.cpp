@@ -238,18 +238,16 @@ void RingReader::finish() {
 
 void RingReader::remove_file() const { ::unlink(path_.c_str()); }
 
-RingAccount RingReader::account() const {
+Account RingReader::counts() const noexcept {
   const std::uint64_t dropped = counters_.dropped + overwritten_;
   const std::uint64_t missing = counters_.sequence - received_;
   // Damage may make more of what was dropped than is missing.
   const std::uint64_t kept = std::min(dropped, missing);
-  return {number_,
-          tid_,
-          thread_name_,
-          closed(),
-          finished_,
-          spent_ticks_,
-          Account{counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u}};
+  return {counters_.sequence, received_, kept, missing - kept, facts_, shed_, damaged_ ? 1u : 0u};
+}
+
+RingAccount RingReader::account() const {
+  return {number_, tid_, thread_name_, closed(), finished_, spent_ticks_, counts()};
 }
 
 std::unique_ptr<ProcessReader> ProcessReader::open(const std::string& folder, TakenRings taken) {
@@ -341,7 +339,7 @@ std::uint64_t ProcessReader::unrecorded() const {
 Account ProcessReader::account() const {
   Account sum = forgotten_;
   for (const auto& ring : rings_) {
-    sum.add(ring->account().account);
+    sum.add(ring->counts());
   }
   sum.written += unrecorded();
   sum.dropped += unrecorded();
@@ -351,7 +349,7 @@ Account ProcessReader::account() const {
 std::uint64_t ProcessReader::spent_ticks() const {
   std::uint64_t sum = forgotten_ticks_;
   for (const auto& ring : rings_) {
-    sum += ring->account().spent_ticks;
+    sum += ring->spent_ticks();
   }
   return sum;
 }

@@ -61,6 +61,9 @@ class RingReader {
   // between calls. False from the sink: stops there, and what it did not take is read again the next time.
   std::size_t drain(RecordSink& sink, std::vector<Record>& scratch);
   [[nodiscard]] RingAccount account() const;
+  // The same without its thread's name: asked for at every turn of the collector.
+  [[nodiscard]] Account counts() const noexcept;
+  [[nodiscard]] std::uint64_t spent_ticks() const noexcept { return spent_ticks_; }
   [[nodiscard]] bool finished() const noexcept { return finished_; }
   // Its thread is gone; there may be something left to read.
   [[nodiscard]] bool closed() const noexcept { return counters_.closed != 0; }
