@@ -127,6 +127,8 @@ class ProcessReader:
     """What one traced process wrote for one session."""
 
     pid: int
+    parent: int
+    """pid of the process that started it, when it joined."""
     started: int
     attached_ticks: int
     command: bytes

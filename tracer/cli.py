@@ -268,6 +268,16 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
     click.echo(f"{output}: written", err=True)
 
 
+@main_command.command("import")
+@click.argument("files", type=click.Path(path_type=Path, readable=False), nargs=-1, required=True)
+@trace_output
+def import_command(files: tuple[Path, ...], output: Path | None) -> None:
+    """Read FILES of other tools (folders, too; several ranks) into one trace."""
+    from ral_trace.tracer import import_command
+
+    import_command.run(files, output or record_command.default_output(), terminal())
+
+
 @main_command.command()
 @trace_output
 def dump(output: Path | None) -> None:

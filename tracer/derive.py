@@ -12,17 +12,25 @@ from ral_trace.tracer.schema import FLAGS
 
 INVALID, UNFINISHED, SUSPENDED = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["SUSPENDED"]
 
-MEMORY_CHANGE = """
-CREATE TEMP TABLE memory_change (
-    action VARCHAR,            -- alloc, free, open (a region), close
-    event BIGINT, ts_ns BIGINT, device INTEGER, address UBIGINT, size_bytes BIGINT,
-    requested_bytes BIGINT,    -- alloc
-    uses BIGINT,               -- free
-    handle BIGINT,             -- open, close
-    before_trace BOOLEAN,
-    domain INTEGER,            -- open, close: where a range of addresses is striped over memory domains, this region's
-    domains INTEGER,           -- domain, how many there are, and the length of a stripe; size_bytes is then the
-    stripe_bytes BIGINT)       -- region's share, address the range's. NULL: not striped
+MEMORY_CHANGE_COLUMNS = {
+    "action": "VARCHAR",  # alloc, free, open (a region), close
+    "event": "BIGINT",
+    "ts_ns": "BIGINT",
+    "device": "INTEGER",
+    "address": "UBIGINT",
+    "size_bytes": "BIGINT",
+    "requested_bytes": "BIGINT",  # alloc
+    "uses": "BIGINT",  # free
+    "handle": "BIGINT",  # open, close
+    "before_trace": "BOOLEAN",
+    # open, close: where a range of addresses is striped over memory domains, this region's domain, how many there are,
+    # and the length of a stripe; size_bytes is then the region's share, address the range's. NULL: not striped
+    "domain": "INTEGER",
+    "domains": "INTEGER",
+    "stripe_bytes": "BIGINT",
+}
+MEMORY_CHANGE = f"""
+CREATE TEMP TABLE memory_change ({", ".join(f"{column} {kind}" for column, kind in MEMORY_CHANGE_COLUMNS.items())})
 """
 """Staging only: every change of a device's memory, in the order of `event`.
 

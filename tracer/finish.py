@@ -1,12 +1,13 @@
-"""Writes a recording in the format that the output's ending names. Not while it goes on: the recorded programs want
-the cores.
+"""Writes a trace in the format that the output's ending names. Of a recording not while it goes on: the recorded
+programs want the cores.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from ral_trace.tracer import exporters
 from ral_trace.tracer.assemble import assemble
@@ -16,6 +17,7 @@ from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.recording import Snapshot
 
 TRACE_ENDING = ".duckdb"
+Made = TypeVar("Made")
 
 
 def check_output(output: Path) -> None:
@@ -31,14 +33,19 @@ def check_output(output: Path) -> None:
 
 def write_snapshot(snapshot: Snapshot, output: Path, *, refuse_nothing: bool = False) -> int:
     """Writes what a recording holds; as `assemble`."""
+    return write_trace(output, lambda path: assemble(snapshot, path, refuse_nothing=refuse_nothing))
+
+
+def write_trace(output: Path, make: Callable[[Path], Made]) -> Made:
+    """Lets `make` write a .duckdb trace, and brings it into the format of `output`. Returns what `make` does."""
     if output.suffix == TRACE_ENDING:
-        return assemble(snapshot, output_file(output), refuse_nothing=refuse_nothing)
+        return make(output_file(output))
     with temporary_folder() as folder:
-        path = folder / f"recorded{TRACE_ENDING}"
-        events = assemble(snapshot, path, refuse_nothing=refuse_nothing)
+        path = folder / f"whole{TRACE_ENDING}"
+        made = make(path)
         with open_trace(path) as trace:
             exporters.export(trace, output)
-    return events
+    return made
 
 
 @contextmanager

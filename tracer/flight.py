@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ral_trace.tracer import _native, host_samples
+from ral_trace.tracer import _native
 from ral_trace.tracer.assemble import ENDED_AT_ONCE, short_name
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.recording import SPOOL, ProcessView, Recording, Snapshot, Totals, TracedProcess, Wanted, view_of
@@ -32,7 +32,7 @@ class _Watched:
     """What the flight recorder remembers of a process."""
 
     is_worker: bool
-    """Its parent is recorded as well, or it was gone before anybody could ask."""
+    """Its parent is recorded as well."""
     alarms: int = 0
     ended_s: float | None = None
     closed_s: dict[int, float] = field(default_factory=dict)
@@ -134,8 +134,7 @@ class FlightRecording(Recording):
         self._give_up(process, watched, now)
 
     def _is_worker(self, process: TracedProcess) -> bool:
-        parent = host_samples.parent(process.reader.pid)
-        return parent == 0 or any(other.reader.pid == parent for other in self.processes.values())
+        return any(other.reader.pid == process.reader.parent for other in self.processes.values())
 
     def _give_up(self, process: TracedProcess, watched: _Watched, now: float) -> None:
         """Removes what has been gone for so long that no dump can be about it."""

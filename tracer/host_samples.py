@@ -17,12 +17,6 @@ def usage(pid: int) -> tuple[int, int] | None:
     return int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) * NS_PER_CLOCK_TICK
 
 
-def parent(pid: int) -> int:
-    """The pid of a process's parent; 0: it is gone."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended, and nobody has asked how."""
     return _stat(pid)[:1] == ["Z"]

@@ -110,6 +110,12 @@ class TraceBuilder:
         self.connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", values)
         return first
 
+    def new_ids(self, table: str, count: int) -> int:
+        """Sets ids of a table aside for rows that come by `insert`. Returns the first; they are dense."""
+        first = self._next_id[table]
+        self._next_id[table] = first + count
+        return first
+
     def info(self, **facts: object) -> None:
         """Adds facts to `trace_info`."""
         self.add_rows("trace_info", [{"key": key, "value": str(value)} for key, value in facts.items()])

@@ -14,6 +14,7 @@ from ral_trace.analysis import ANALYSES, Analysis
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.importers import import_files, own_json
+from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES
 from ral_trace.tracer.store import TraceBuilder
@@ -207,8 +208,12 @@ def test_a_whole_trace_is_not_merged_with_others(tmp_path: Path, whole: bytes) -
         import_files(paths, tmp_path / "back.duckdb")
 
 
+def sniffed(data: bytes) -> float:
+    return own_json.sniff(Head(Path("file"), data))
+
+
 def test_it_knows_its_files(whole: bytes) -> None:
-    assert own_json.sniff(whole[:65536]) == 1
-    assert own_json.sniff(b' {\n  "ralTrace" : {') == 1
-    assert 0 < own_json.sniff(b'{"traceEvents":[],"ralTrace":{') < 1
-    assert own_json.sniff(b'{"traceEvents":[]}') == 0
+    assert sniffed(whole[:65536]) == 1
+    assert sniffed(b' {\n  "ralTrace" : {') == 1
+    assert 0 < sniffed(b'{"traceEvents":[],"ralTrace":{') < 1
+    assert sniffed(b'{"traceEvents":[]}') == 0

@@ -302,7 +302,7 @@ assert os.waitpid(child, 0)[1] == 0
 def test_forked_children(tmp_path: Path) -> None:
     trace = run(tmp_path, FORKS)
     rows = trace.rows("SELECT count(*) AS n FROM event WHERE name = 'ReLU' GROUP BY process ORDER BY process")
-    assert [row["n"] for row in rows] == [1, 2]
+    assert sorted(row["n"] for row in rows) == [1, 2]  # processes are numbered as the collector finds them
 
 
 UNCAUGHT = """

@@ -5,16 +5,16 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import own_json
-from ral_trace.tracer.importers.opening import read_head
+from ral_trace.tracer.importers.opening import Head, head_of
+from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.store import TraceBuilder
 
-HEAD_BYTES = 64 * 1024
 DUCKDB_MAGIC = slice(8, 12)
 
 
@@ -23,11 +23,11 @@ class Importer(Protocol):
 
     FORMAT: str
 
-    def sniff(self, head: bytes) -> float:
-        """How sure it is, 0 to 1, that a file which begins with `head` (decompressed, HEAD_BYTES) is its own."""
+    def sniff(self, head: Head) -> float:
+        """How sure it is, 0 to 1, that an input which begins so is its own."""
 
-    def read(self, path: Path, builder: TraceBuilder) -> None:
-        """Adds the file's rows to `builder`; what is wrong with single events goes to quality. Raises InputRefused."""
+    def read(self, path: Path, rows: Rows) -> None:
+        """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
 IMPORTERS: Sequence[Importer] = [own_json]
@@ -39,31 +39,39 @@ def is_trace_file(path: Path) -> bool:
         return file.read(12)[DUCKDB_MAGIC] == b"DUCK"
 
 
-def import_files(files: Sequence[Path], out: Path) -> Path:
-    """Reads files of any known format into one new trace at `out`. Raises InputRefused when a file is of none.
+def import_files(files: Sequence[Path], out: Path, *, advance: Callable[[int], None] = lambda size: None) -> Path:
+    """Reads files (or folders) of any known format into one new trace at `out`, which must end in .duckdb.
 
-    A whole trace of ours (`builder.derived`) stands alone: its ids and what was derived from it would not fit others.
+    `advance` is called with the bytes read since the last call. Raises InputRefused when one is of no known format, is
+    damaged as a whole, or cannot be merged with the others.
     """
     with TraceBuilder(out) as builder:
-        for path in files:
+        for path, importer in [(path, importer_of(path)) for path in files]:
             if builder.derived:
                 raise InputRefused(path, "cannot be merged with a whole trace", "import the files one by one")
-            _importer_of(path).read(path, builder)
+            rows = Rows(builder, path, importer.FORMAT, advance=advance)
+            importer.read(path, rows)
+            rows.finish()
         return builder.finish()
 
 
 @contextlib.contextmanager
 def as_trace_file(path: Path) -> Iterator[Path]:
     """The file itself when it is a trace, else a temporary trace with its content, to be unlinked once it is open."""
-    if path.is_dir() or path.stat().st_size == 0 or is_trace_file(path):
+    if not path.is_dir() and (path.stat().st_size == 0 or is_trace_file(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
         yield import_files([path], Path(folder) / "imported.duckdb")
 
 
-def _importer_of(path: Path) -> Importer:
-    head = read_head(path, HEAD_BYTES)
+def importer_of(path: Path) -> Importer:
+    """The importer that is most sure of an input. Raises InputRefused when none knows it."""
+    if not path.exists():
+        raise InputRefused(path, "there is no such file", "see what is here with: ls")
+    if not path.is_dir() and path.stat().st_size == 0:
+        raise InputRefused(path, "the file is empty", "record or export it again")
+    head = head_of(path)
     best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
     if best.sniff(head) == 0:
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)

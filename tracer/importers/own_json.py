@@ -13,7 +13,8 @@ from typing import IO, Any
 import duckdb
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers.opening import opened
+from ral_trace.tracer.importers.opening import Head, opened
+from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 from ral_trace.tracer.store import TraceBuilder
 
@@ -30,17 +31,18 @@ WRITTEN_BY_FINISH = ("schema_version", "tool_version")
 """Facts of trace_info that every trace file gets anew."""
 
 
-def sniff(head: bytes) -> float:
+def sniff(head: Head) -> float:
     """1 for the head of a file as our exporter writes it, less where only its key is to be seen."""
-    if re.match(rb'\s*\{\s*"ralTrace"\s*:', head):
+    if re.match(rb'\s*\{\s*"ralTrace"\s*:', head.data):
         return 1.0
-    return 0.9 if b'"ralTrace"' in head else 0.0
+    return 0.9 if b'"ralTrace"' in head.data else 0.0
 
 
-def read(path: Path, builder: TraceBuilder) -> None:
-    """Adds all tables to `builder`, which must be empty. Raises InputRefused."""
-    [(rows,)] = builder.connection.sql("SELECT count(*) FROM source").fetchall()
-    if rows or builder.derived:
+def read(path: Path, rows: Rows) -> None:
+    """Adds all tables to the trace, which must be empty. Raises InputRefused."""
+    builder = rows.builder
+    [(sources,)] = builder.connection.sql("SELECT count(*) FROM source").fetchall()
+    if sources or builder.derived:
         raise InputRefused(path, "holds a whole trace, which cannot be merged with others", "import it alone")
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
         longest = _spill(path, Path(folder))

@@ -154,6 +154,7 @@ void bind_reader(py::module_& module) {
           },
           py::arg("process"), py::arg("spool"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("pid", [](const ProcessReader& self) { return self.header().pid; })
+      .def_property_readonly("parent", [](const ProcessReader& self) { return self.header().parent; })
       .def_property_readonly("started", [](const ProcessReader& self) { return self.header().started; })
       .def_property_readonly("command",
                              [](const ProcessReader& self) {

@@ -498,6 +498,7 @@ ProcessHeader* Writer::make_process_files(std::string* folder) {
   header->magic = kProcessMagic;
   header->version = kLayoutVersion;
   header->pid = ::getpid();
+  header->parent = ::getppid();
   header->started = process_started(::getpid());
   header->attached_ticks = ticks(api_.clock);
   header->clock = api_.clock;
