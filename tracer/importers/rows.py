@@ -56,7 +56,7 @@ class Rows:
         return self.builder.add("source", **self._described)
 
     def process(self, key: Hashable, **columns: Any) -> int:
-        """The id of a process, made when its key is new: pid, rank, host, name, command_line, ... Text pids: as name."""
+        """The id of a process, made when its key is new. A pid that is text goes into `name`."""
         return self._place("process", ("process", key), source=self.source, **columns)
 
     def thread(self, process: int, key: Hashable, **columns: Any) -> int:
@@ -65,7 +65,9 @@ class Rows:
 
     def device(self, process: int, type: str, index: int | None, **columns: Any) -> int:
         """The id of a device as a process sees it: vendor, name, memory_bytes."""
-        return self._place("device", ("device", process, type, index), process=process, type=type, index=index, **columns)
+        return self._place(
+            "device", ("device", process, type, index), process=process, type=type, index=index, **columns
+        )
 
     def stream(self, device: int, number: int | None, **columns: Any) -> int:
         """The id of a stream of a device: pipeline, priority."""
