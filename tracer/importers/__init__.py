@@ -76,36 +76,31 @@ class _Inputs:
         self.found: list[tuple[Path, Importer]] = []
         self.errors: list[InputRefused] = []
         self.unknown: list[Path] = []
+        known = ", ".join(importer.FORMAT for importer in IMPORTERS)
         for path in files:
             if not path.exists():
                 self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
-                continue
-            before = len(self.found), len(self.errors)
-            self._add(path)
-            if path in self.unknown or before == (len(self.found), len(self.errors)):
-                self.unknown = [other for other in self.unknown if other != path and path not in other.parents]
-                known = ", ".join(importer.FORMAT for importer in IMPORTERS)
-                what = (
-                    "is a folder without a file of a known format"
-                    if path.is_dir()
-                    else "is of no format that is known here"
-                )
+            elif not self._add(path):
+                what = "is a folder without any file of a format" if path.is_dir() else "is of no format"
+                what = f"{what} that is known here"
                 self.errors.append(InputRefused(path, what, f"give a .duckdb trace, or one of: {known}"))
 
-    def _add(self, path: Path) -> None:
+    def _add(self, path: Path) -> bool:
+        """Whether somebody knows its format, or that of something in it."""
         try:
             importer = importer_of(path)
         except InputRefused as error:
             self.errors.append(error)
-            return
+            return True
         if importer is not None:
             self.found.append((path, importer))
-        elif path.is_dir():
-            for entry in sorted(path.iterdir()):
-                if not entry.is_symlink():
-                    self._add(entry)
-        else:
-            self.unknown.append(path)
+            return True
+        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if path.is_dir() else []
+        unknown = [entry for entry in entries if not self._add(entry)]
+        if len(unknown) == len(entries):
+            return False
+        self.unknown += unknown
+        return True
 
 
 def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], None]) -> Iterator[Rows]:
