@@ -89,6 +89,7 @@ class TraceScanner {
     bool local_id = false;
     std::string args;
     bool has_args = false;
+    bool has_fields = false;  // some members of args are not in its text
     std::vector<std::optional<std::int64_t>> integers;
     std::vector<Text> texts;
   };
