@@ -31,7 +31,7 @@ def read(path: Path, rows: Rows) -> None:
     """Adds the file's rows. Raises InputRefused."""
     with scanned(path, rows) as scan:
         viztracer = "viztracer_metadata" in scan.metadata
-        import_events(rows, scan, Dialect(role_of, inner_first=viztracer))
+        import_events(rows, scan, Dialect(role_of, rounding_ns=1, inner_first=viztracer))
         rows.facts["clock_zero"] = clock_zero(rows)
         rows.facts["producer"] = _viztracer(scan) if viztracer else None
         forget(rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ral_trace.tracer.importers import phases
 from ral_trace.tracer.importers.kineto_devices import add_devices, add_memory
-from ral_trace.tracer.importers.landing import Landed, land
+from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
 from ral_trace.tracer.importers.places import NONE, Places, Role, add_places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
@@ -38,10 +38,10 @@ class Dialect:
     fields: Collection[Field] = ()
     one_process: bool = False
     """The file is of one process, whatever pids it has for devices and spans."""
-    device_arrows: Collection[str] = ()
-    """Categories of arrows that the correlation says too."""
     arrow_kinds: Mapping[str, str] = field(default_factory=dict)
     """Arrows by category: their kinds, where it is not the category."""
+    rounding_ns: int = 0
+    """What starts and durations are rounded to: so much a child may end after its parent."""
     inner_first: bool = False
     """Of slices with the same times the inner one was written first."""
 
@@ -65,12 +65,12 @@ class Imported:
 def import_events(
     rows: Rows, scan: Scan, dialect: Dialect, *, window: Window = Window(), facts: Mapping[str, Any] | None = None
 ) -> Imported:
-    """Adds all that the file has; `facts` are columns of the main process. Leaves the views `raw_event` and `mapped`."""
+    """Adds all that the file has; `facts` are columns of the main process. Leaves `mapped` and the tables of `landing`."""
     connection = rows.builder.connection
     connection.execute(phases.AMEND + ";" + phases.ARROW_END)
     phases.count_ignored(rows, ((group.ph, group.rows) for group in scan.groups))
     places = add_places(rows, scan, dialect.role_of, one_process=dialect.one_process, main_facts=dict(facts or {}))
-    has = {group.ph for group in scan.groups}
+    has = {group.ph for group in scan.groups if not group.skipped}
     _add_missing_columns(rows, dialect)
     add_devices(rows, scan, places)
     if has & set("BE"):
@@ -83,8 +83,8 @@ def import_events(
     _count_odd(rows)
     _flag_leftovers(rows, window)
     if has & set("stf"):
-        phases.find_arrow_ends(rows, dialect.device_arrows)
-    landed = land(rows, scan.rows, tolerance_ns=1000 if scan.whole_microseconds else 0)
+        phases.find_arrow_ends(rows)
+    landed = land(rows, scan.rows, tolerance_ns=1000 if scan.whole_microseconds else dialect.rounding_ns)
     if has & set("stf"):
         phases.add_arrows(rows, landed.first, dict(dialect.arrow_kinds))
     if "C" in has:
@@ -102,9 +102,8 @@ def clock_zero(rows: Rows) -> str:
 
 def forget(rows: Rows) -> None:
     """Removes what the import left."""
-    tables = "amend arrow_end place spot placed mapped_place launch_of step_interval call_stack_id".split()
+    tables = "mapped amend arrow_end place spot placed mapped_place launch_of step_interval call_stack_id".split()
     connection = rows.builder.connection
-    connection.execute("DROP VIEW IF EXISTS mapped")
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
 
 
@@ -152,14 +151,16 @@ COPY_DIRECTION = """CASE
 
 
 def _mapped(dialect: Dialect, stacks: bool) -> str:
-    """The view `mapped`: rows of `event` to be, see `landing.MAPPED`."""
-    kind = """CASE p.role
+    """The table `mapped`: rows of `event` to be, see `landing.MAPPED`."""
+    kind = f"""CASE p.role
         WHEN 'INSTANT' THEN CASE WHEN r.name = '[memory]' AND r.bytes IS NOT NULL AND r.device_type IS NOT NULL
                                  THEN if(r.bytes < 0, 'free', 'alloc') ELSE 'instant' END
         WHEN 'OLD_OP' THEN if(regexp_full_match(r.name, 'ProfilerStep#\\d+'), 'annotation', 'op')
         WHEN 'CALL_OR_KERNEL' THEN if(s.works, if(regexp_matches(r.name, 'DMA|[Mm]em(cpy|set)'), 'transfer', 'kernel'),
                                       p.kind)
         WHEN 'OTHER' THEN if(s.works, 'kernel', p.kind)
+        WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'Wait') OR contains(r.name, 'Finish'))
+                              AND regexp_matches(r.name, {SYNC_CALLS}) THEN 'sync_call' ELSE p.kind END
         ELSE p.kind END"""
     category = f"""CASE p.role
         WHEN 'OP' THEN if(r.forward_thread > 0, 'backward', 'forward')
@@ -174,13 +175,13 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
     stack, join = ("c.id", "LEFT JOIN call_stack_id c ON c.text = r.call_stack") if stacks else ("NULL::INTEGER", "")
     at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
     return f"""
-        CREATE OR REPLACE TEMP VIEW mapped AS
-        SELECT r.n, p.rank * {RANKS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name, r.ts_ns,
+        CREATE OR REPLACE TEMP TABLE mapped AS
+        SELECT r.n, p.rank * {RANKS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.ts_ns,
                CASE WHEN p.role = 'INSTANT' THEN 0 WHEN a.n IS NOT NULL THEN a.dur_ns
                     WHEN r.dur_ns >= 0 THEN r.dur_ns END AS dur_ns,
                p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread, s.device_id AS device,
                s.stream_id AS stream, CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
-               abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, ({flags})::UTINYINT AS flags
+               abs(r.bytes) AS bytes, {stack} AS stack, a.args AS end_args, r.external, ({flags})::UTINYINT AS flags
         FROM full_row r JOIN place p USING (grp) JOIN raw_group g USING (grp)
         LEFT JOIN amend a ON a.n = r.n
         LEFT JOIN spot s ON s.grp = r.grp AND {at} {join}
@@ -214,14 +215,17 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
     if start is None:
         return
     left = connection.execute(
-        """SELECT n, dur_ns, name FROM mapped m
+        """SELECT n, (SELECT name FROM raw_row r WHERE r.n = m.n) FROM mapped m
            WHERE thread IS NULL AND device IS NOT NULL AND ts_ns + coalesce(dur_ns, 0) <= $1
              AND correlation IS NOT NULL AND (process, correlation) NOT IN (
-                 SELECT (process, correlation) FROM mapped WHERE kind = 'call' AND correlation IS NOT NULL)
+                 SELECT (process, correlation) FROM mapped WHERE kind IN ('call', 'sync_call')
+                    AND correlation IS NOT NULL)
            ORDER BY n""",
         [start],
     ).fetchall()
     if left:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
-        rows.bad(what, left[0][2], count=len(left))
-        phases.add_amended(connection, [(n, dur_ns, INVALID, None) for n, dur_ns, _ in left])
+        rows.bad(what, left[0][1], count=len(left))
+        connection.execute(
+            f"UPDATE mapped SET flags = flags | {INVALID} WHERE n IN (SELECT unnest(?::BIGINT[]))", [[n for n, *_ in left]]
+        )

@@ -43,7 +43,7 @@ FIELDS: list[Field] = [
     ("Fwd thread id", "forward_thread", "int"),
     ("Call stack", "call_stack", "text"),
 ]
-LEFT_OUT = ["Ev Idx", "Record function id", "finished", "cbid", "cid", "queued", "external ts"]
+LEFT_OUT = ["Ev Idx", "Record function id", "finished", "cbid", "cid", "external ts"]
 """Numbers of the profiler's own bookkeeping."""
 ROLES = {
     "cpu_op": Role.OP, "operator": Role.OLD_OP, "collective_comm": Role.OP, "user_annotation": Role.ANNOTATION,
@@ -58,6 +58,10 @@ CATEGORIES = re.compile(
 )
 
 
+DEVICE_ARROWS = ["ac2g", "async", "async_cpu_to_gpu", "async_gpu"]
+"""Arrows from launches to what they started: the correlation says that too."""
+
+
 def sniff(head: Head) -> float:
     """Sure where Kineto's own members and its categories are beside each other."""
     if head.data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"["):
@@ -68,7 +72,7 @@ def sniff(head: Head) -> float:
 
 def read(path: Path, rows: Rows) -> None:
     """Adds the file's rows. Raises InputRefused."""
-    with scanned(path, rows, fields=FIELDS, leave_out=LEFT_OUT) as scan:
+    with scanned(path, rows, fields=FIELDS, leave_out=LEFT_OUT, skip_arrows=DEVICE_ARROWS) as scan:
         base_ns = _number(scan.metadata.get("baseTimeNanoseconds")) or 0
         if base_ns:
             rows.builder.connection.execute("UPDATE raw_row SET ts_ns = ts_ns + ?", [base_ns])
@@ -101,7 +105,6 @@ DIALECT = Dialect(
     role_of,
     fields=FIELDS,
     one_process=True,
-    device_arrows=("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
     arrow_kinds={"fwdbwd": "autograd"},
 )
 
@@ -154,12 +157,11 @@ def _state_parents(rows: Rows, imported: Imported) -> None:
         """
         UPDATE event SET parent = stated.op FROM (
             SELECT $1 + m.n AS id, $1 + max(o.n) AS op
-            FROM mapped m JOIN raw_row r ON r.n = m.n LEFT JOIN placed p ON p.n = m.n
+            FROM mapped m LEFT JOIN placed p ON p.n = m.n
             LEFT JOIN launch_of l ON l.process = m.process AND l.correlation = m.correlation
-            JOIN (SELECT external, process, m.n, m.ts_ns FROM mapped m JOIN raw_row USING (n)
-                  WHERE m.kind = 'op' AND external IS NOT NULL) o
-              ON o.external = r.external AND o.process = m.process AND o.ts_ns <= m.ts_ns
-            WHERE r.external IS DISTINCT FROM m.correlation
+            JOIN (SELECT external, process, n, ts_ns FROM mapped WHERE kind = 'op' AND external IS NOT NULL) o
+              ON o.external = m.external AND o.process = m.process AND o.ts_ns <= m.ts_ns
+            WHERE m.external IS DISTINCT FROM m.correlation
               AND (m.kind = 'call' AND p.parent IS NULL OR m.kind IN ('kernel', 'transfer') AND l.n IS NULL)
             GROUP BY m.n) stated
         WHERE event.id = stated.id AND event.parent IS NULL""",

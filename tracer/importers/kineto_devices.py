@@ -39,7 +39,7 @@ def add_devices(rows: Rows, scan: Scan, places: Places) -> None:
             _device(rows, places.main, kind.type, index, kind)
     found = connection.execute(f"""
         SELECT DISTINCT r.grp, p.process, p.on_device OR r.device_type IS NULL, r.device, r.stream, r.device_type
-        FROM raw_row r JOIN place p USING (grp)
+        FROM full_row r JOIN place p USING (grp)
         WHERE p.on_device OR (p.role IN ('CALL_OR_KERNEL', 'OTHER') AND r.stream IS NOT NULL)
            OR (p.role = 'INSTANT' AND r.device_type IS NOT NULL)
         ORDER BY ALL""").fetchall()

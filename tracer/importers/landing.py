@@ -12,10 +12,12 @@ from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
 UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
-MAPPED = """n, nest_order, kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
-"""What the view `mapped` must have: `n` numbers the rows from 0; `nest_order` says which of rows that begin and end
-together encloses the others: the least; a host call that may have launched something has the kind 'call', and becomes
-launch, sync or runtime.
+COLUMNS = """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
+"""Of `event`: those of `mapped`, and name and args of `raw_row`.
+
+`mapped` numbers its rows as `raw_row` (n). `nest_order` says which of rows that begin and end together encloses the
+others: the least. A host call that may have launched something has the kind 'call' or 'sync_call', and becomes launch,
+sync or runtime. `end_args` are what the event that ended the row said.
 """
 SYNC_CALLS = """
 '^(cuda|hip|musa|maca)(Device|Stream|Event|Ctx|Context)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^cudaThreadSynchronize'
@@ -34,7 +36,7 @@ class Landed:
 
 
 def land(rows: Rows, count: int, *, tolerance_ns: int = 0) -> Landed:
-    """Inserts the view `mapped`, whose numbers are below `count`, into `event`.
+    """Inserts the table `mapped`, whose numbers are below `count`, into `event`.
 
     `tolerance_ns` lets a child end that much after its parent, where the source rounds its times. Leaves the temporary
     table `placed` (n, parent, step; parents are numbers too), and notes that these processes need no deriving of
@@ -45,14 +47,11 @@ def land(rows: Rows, count: int, *, tolerance_ns: int = 0) -> Landed:
     _find_launches(connection)
     steps = _find_steps(connection)
     _place(connection, steps, tolerance_ns)
-    rows.builder.insert("event", ("id", *MAPPED_COLUMNS, "parent", "step"), _final(first, steps > 0))
+    rows.builder.insert("event", ("id", *COLUMNS.split(", "), "parent", "step"), _final(first, steps > 0))
     rows.builder.placed_processes.update(
         process for (process,) in connection.execute("SELECT DISTINCT process FROM mapped_place").fetchall()
     )
     return Landed(first, steps)
-
-
-MAPPED_COLUMNS = tuple(column.strip() for column in MAPPED.split(",") if column.strip() not in ("n", "nest_order"))
 
 
 def _find_launches(connection: duckdb.DuckDBPyConnection) -> None:
@@ -60,7 +59,7 @@ def _find_launches(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE launch_of AS
         SELECT process, correlation, arg_min(n, (ts_ns, n)) AS n FROM mapped
-        WHERE kind = 'call' AND correlation IS NOT NULL AND (process, correlation) IN (
+        WHERE kind IN ('call', 'sync_call') AND correlation IS NOT NULL AND (process, correlation) IN (
             SELECT (process, correlation) FROM mapped WHERE thread IS NULL AND kind IN ('kernel', 'transfer'))
         GROUP BY ALL""")
 
@@ -71,17 +70,20 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
     The same rules as in `derive.mark_steps`, which names the source of the steps.
     """
     connection.execute("""
+        CREATE OR REPLACE TEMP TABLE named_annotation AS
+        SELECT m.process, r.name, m.ts_ns, m.dur_ns FROM mapped m JOIN raw_row r USING (n)
+        WHERE m.kind = 'annotation' AND m.thread IS NOT NULL AND m.dur_ns IS NOT NULL""")
+    connection.execute("""
         CREATE OR REPLACE TEMP TABLE step_interval AS
-        SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, ts_ns + dur_ns AS end_ns FROM mapped
-        WHERE kind = 'annotation' AND thread IS NOT NULL AND name LIKE 'ProfilerStep#%' AND dur_ns IS NOT NULL
+        SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, ts_ns + dur_ns AS end_ns FROM named_annotation
+        WHERE name LIKE 'ProfilerStep#%'
           AND regexp_full_match(name, 'ProfilerStep#\\d+')""")
     connection.execute("""
         INSERT INTO step_interval
         SELECT process, row_number() OVER of_process - 1 AS step,
                coalesce(lag(end_ns) OVER of_process, -9223372036854775807), end_ns
-        FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM mapped
-              WHERE kind = 'annotation' AND thread IS NOT NULL AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL
-                AND NOT EXISTS (FROM step_interval))
+        FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM named_annotation
+              WHERE name LIKE 'Optimizer.step#%' AND NOT EXISTS (FROM step_interval))
         WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""")
     found = connection.execute("SELECT count(*) FROM step_interval").fetchone()
     return int(found[0]) if found else 0
@@ -125,15 +127,15 @@ def _steps(connection: duckdb.DuckDBPyConnection, process: np.ndarray, ts_ns: np
 
 
 def _final(first: int, steps: bool) -> str:
-    kind = f"""CASE m.kind WHEN 'call' THEN
-        CASE WHEN l.n IS NOT NULL THEN 'launch' WHEN regexp_matches(m.name, {SYNC_CALLS}) THEN 'sync' ELSE 'runtime' END
-        ELSE m.kind END"""
+    kind = """CASE m.kind WHEN 'call' THEN if(l.n IS NOT NULL, 'launch', 'runtime')
+        WHEN 'sync_call' THEN if(l.n IS NOT NULL, 'launch', 'sync') ELSE m.kind END"""
+    values = {"kind": kind, "name": "r.name", "args": "coalesce(r.args, m.end_args)"}
     # A row on a device belongs to the step in which it was launched.
     step = "CASE WHEN m.thread IS NULL THEN s.step ELSE p.step END" if steps else "NULL::BIGINT"
     join = """LEFT JOIN (SELECT launch_of.process, launch_of.correlation, placed.step FROM launch_of
                          JOIN placed USING (n)) s
               ON m.thread IS NULL AND s.process = m.process AND s.correlation = m.correlation""" if steps else ""
-    columns = ", ".join({"kind": kind}.get(column, f"m.{column}") for column in MAPPED_COLUMNS)
+    columns = ", ".join(values.get(column, f"m.{column}") for column in COLUMNS.split(", "))
     return f"""
-        SELECT {first} + m.n, {columns}, {first} + p.parent, {step}
-        FROM mapped m LEFT JOIN placed p ON p.n = m.n LEFT JOIN launch_of l ON l.n = m.n {join}"""
+        SELECT {first} + r.n, {columns}, {first} + p.parent, {step}
+        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n LEFT JOIN launch_of l ON l.n = r.n {join}"""

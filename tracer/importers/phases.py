@@ -23,12 +23,6 @@ IGNORED = {
 }  # fmt: skip
 
 
-def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Makes the tables that the functions below fill."""
-    connection.execute(AMEND)
-    connection.execute(ARROW_END)
-
-
 def count_ignored(rows: Rows, phases: Iterable[tuple[str, int]]) -> None:
     """Says in `quality` what is in the file and not read; `phases` are (phase, how many events)."""
     known = {*"XBEbneSTpFiICMstf"}
@@ -138,24 +132,21 @@ def _explode_counters(connection: duckdb.DuckDBPyConnection) -> None:
               WHERE ph = 'C' AND ts_ns IS NOT NULL AND args IS NOT NULL AND json_type(args) = 'OBJECT')""")
 
 
-def find_arrow_ends(rows: Rows, skipped: Collection[str]) -> None:
+def find_arrow_ends(rows: Rows) -> None:
     """Fills `arrow_end`: each t or f with the s or t before it that has its category, name and id, in the order of time.
 
-    An id that is used again begins a new arrow. Arrows of the categories `skipped` are left out.
+    An id that is used again begins a new arrow.
     """
     connection = rows.builder.connection
-    connection.execute(
-        """
+    connection.execute("""
         INSERT INTO arrow_end
         SELECT n, process, thread, ts_ns, ph = 'f' AND coalesce(bp, '') <> 'e',
                CASE WHEN ph IN ('t', 'f') AND earlier IN ('s', 't') THEN earlier_n END
         FROM (SELECT *, lag(ph) OVER same AS earlier, lag(n) OVER same AS earlier_n
               FROM (SELECT n, grp, ph, ts_ns, bp, cat, name, id FROM raw_event
-                    WHERE ph IN ('s', 't', 'f') AND ts_ns IS NOT NULL AND coalesce(cat, '') NOT IN (SELECT unnest($1)))
+                    WHERE ph IN ('s', 't', 'f') AND ts_ns IS NOT NULL)
               WINDOW same AS (PARTITION BY cat, name, id ORDER BY ts_ns, n))
-        JOIN place USING (grp)""",
-        [list(skipped)],
-    )
+        JOIN place USING (grp)""")
     [(lost,)] = connection.execute("""
         SELECT count(*) FROM arrow_end a JOIN raw_event r USING (n) WHERE r.ph IN ('t', 'f') AND a.begins IS NULL
         """).fetchall()

@@ -483,13 +483,20 @@ std::int64_t TraceScanner::group_of(const Event& event) {
       }
       const auto text = [](const Text& one) { return one.given ? std::optional(std::string(one.view)) : std::nullopt; };
       groups_.push_back({track_of(event), text(event.pid), text(event.tid), text(event.category),
-                         std::string(event.phase.view), 0});
+                         std::string(event.phase.view), 0, is_skipped(event)});
     }
     recent.key = key;
     recent.group = found->second;
   }
   ++groups_[static_cast<std::size_t>(recent.group)].rows;
   return recent.group;
+}
+
+bool TraceScanner::is_skipped(const Event& event) const {
+  const std::string_view phase = event.phase.view;
+  const auto& skipped = options_.skip_arrows;
+  return (phase == "s" || phase == "t" || phase == "f") && event.category.given &&
+         std::find(skipped.begin(), skipped.end(), event.category.view) != skipped.end();
 }
 
 void TraceScanner::add_event() {
@@ -500,6 +507,10 @@ void TraceScanner::add_event() {
     }
     return;  // an empty object ends the lists of some writers
   }
+  const std::int64_t group = group_of(event);
+  if (groups_[static_cast<std::size_t>(group)].skipped) {
+    return;
+  }
   TraceRows& rows = *rows_;
   const auto nanoseconds = [&](const Text& text) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
@@ -508,7 +519,7 @@ void TraceScanner::add_event() {
   };
   rows.number.add(number_++);
   rows.name.add(event.name.given, event.name.view);
-  rows.group.add(group_of(event));
+  rows.group.add(group);
   rows.ts_ns.add(nanoseconds(event.time));
   rows.dur_ns.add(nanoseconds(event.duration));
   Text& id = event.id2.given ? event.id2 : event.id;
