@@ -83,7 +83,7 @@ def test_a_folder_gives_all_that_is_known_in_it(tmp_path: Path) -> None:
     done = ral_trace("import", "log", "-o", "run.duckdb", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 events of 2 files" in done.stderr
-    assert "1 files in a folder that are of no known format (such as notes.txt)" in done.stderr
+    assert "files in a folder that are of no known format (1, such as notes.txt)" in done.stderr
 
 
 def test_a_file_is_a_trace_for_every_command(tmp_path: Path) -> None:
