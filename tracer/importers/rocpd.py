@@ -175,7 +175,8 @@ class _Set:
             "roc_dispatch",
             f"""
             SELECT {self._process("d")} AS process, d.start, d."end", stack_id AS correlation,
-                   agent_id::VARCHAR AS agent, queue_id::VARCHAR AS queue, stream_id AS stream, dispatch_id AS dispatch, {name} AS name,
+                   agent_id::VARCHAR AS agent, queue_id::VARCHAR AS queue, stream_id AS stream, dispatch_id AS dispatch,
+                   {name} AS name,
                    grid_size_x AS gridX, grid_size_y AS gridY, grid_size_z AS gridZ, workgroup_size_x AS blockX,
                    workgroup_size_y AS blockY, workgroup_size_z AS blockZ, group_segment_size AS lds,
                    private_segment_size AS scratch
@@ -199,7 +200,8 @@ class _Set:
             "roc_memory",
             f"""
             SELECT {self._process("m")} AS process, coalesce(threads.tid, m.tid) AS tid, m.start, m."end",
-                   stack_id AS correlation, type AS operation, level, agent_id::VARCHAR AS agent, address, size AS bytes
+                   stack_id AS correlation, type AS operation, level, agent_id::VARCHAR AS agent, address::VARCHAR AS address,
+                   size AS bytes
             FROM allocations m LEFT JOIN events ON events.id = event_id LEFT JOIN threads ON threads.id = m.tid""",
         )
 
