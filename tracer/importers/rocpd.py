@@ -200,7 +200,8 @@ class _Set:
             "roc_memory",
             f"""
             SELECT {self._process("m")} AS process, coalesce(threads.tid, m.tid) AS tid, m.start, m."end",
-                   stack_id AS correlation, type AS operation, level, agent_id::VARCHAR AS agent, address::VARCHAR AS address,
+                   stack_id AS correlation, type AS operation, level, agent_id::VARCHAR AS agent,
+                   address::VARCHAR AS address,
                    size AS bytes
             FROM allocations m LEFT JOIN events ON events.id = event_id LEFT JOIN threads ON threads.id = m.tid""",
         )

@@ -147,15 +147,15 @@ def _memory(staging: Staging) -> None:
     at = f"CASE WHEN starts_with(m.address, '-') THEN {signed} ELSE try_cast(m.address AS UBIGINT) END"
     staging.add(f"""
         SELECT lower(operation) AS kind, lower(operation) AS name, start AS start_ns, "end" AS end_ns, r.process, tid,
-               bytes, at AS address, nullif(correlation, 0) AS correlation,
+               bytes, block AS address, nullif(correlation, 0) AS correlation,
                CASE WHEN coalesce(a.gpu, true) AND coalesce(level, 'REAL') = 'REAL' THEN {_number("a", "r.agent")} END
                    AS device, {details} AS args
         FROM (
-            SELECT m.* REPLACE (coalesce(m.agent, earlier.agent) AS agent), {at} AS at FROM roc_memory m
+            SELECT m.* REPLACE (coalesce(m.agent, earlier.agent) AS agent), {at} AS block FROM roc_memory m
             ASOF LEFT JOIN (SELECT process, address, start, agent FROM roc_memory
                             WHERE operation = 'ALLOC' AND start IS NOT NULL) earlier
               ON earlier.process = m.process AND earlier.address = m.address AND m.start >= earlier.start
-            WHERE m.operation IN ('ALLOC', 'FREE') AND coalesce(at <> 0, true)) r
+            WHERE m.operation IN ('ALLOC', 'FREE') AND coalesce(block <> 0, true)) r
         """ + _device_of("a", "r.agent"))  # fmt: skip
 
 

@@ -160,7 +160,7 @@ class _Set:
 
     def _agents(self) -> None:
         """An agent is written 'Agent N', its number among all, or 'GPU N', its number among the GPUs."""
-        self.staging.connection.execute(f"""
+        self.staging.connection.execute("""
             INSERT INTO roc_agent BY NAME
             WITH agent AS (SELECT *, row_number() OVER (PARTITION BY type ORDER BY node) - 1 AS number
                            FROM (SELECT DISTINCT * FROM csv_roc_agent)),
@@ -169,7 +169,8 @@ class _Set:
                               UNION ALL SELECT target FROM roc_copy UNION ALL SELECT agent FROM roc_memory
                               UNION ALL SELECT agent FROM roc_counter) WHERE agent IS NOT NULL),
                  parsed AS (SELECT written, upper(regexp_extract(written, '^[A-Za-z]*')) AS word,
-                                   try_cast(regexp_extract(written, '(\\d+)$', 1) AS BIGINT) AS written_number FROM told)
+                                   try_cast(regexp_extract(written, '(\\d+)$', 1) AS BIGINT) AS written_number
+                            FROM told)
             SELECT written AS agent,
                    CASE WHEN word IN ('GPU', 'CPU') THEN (word = 'GPU')::BIGINT WHEN type IS NOT NULL
                         THEN (type = 'GPU')::BIGINT ELSE 1 END AS gpu,

@@ -5,6 +5,7 @@ An importer fills tables of its own with `append`, says with `add` which of thei
 these their process, thread, device and stream. The tables are temporary: they spill to disk, however long they are.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -123,8 +124,17 @@ class Staging:
                 self.rows.bad(WRONG_TYPES, example, count=wrong)
             return array
         if kind == "real":
-            return np.array([np.nan if row[index] is None else row[index] for row in rows], np.float64)
+            return np.array([self._float(row[index]) for row in rows], np.float64)
         return np.array([text(row[index]) for row in rows], object)
+
+    def _float(self, value: object) -> float:
+        if value is None or value == "":
+            return np.nan
+        if isinstance(value, (int, float, str)):
+            with contextlib.suppress(ValueError, OverflowError):
+                return float(value)
+        self.rows.bad(WRONG_TYPES, value)
+        return np.nan
 
     def sql(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query."""
