@@ -162,7 +162,7 @@ def _describe_devices(tables: Tables, staging: Staging) -> None:
 
 def _calls(tables: Tables, staging: Staging) -> None:
     """Calls of the runtime and driver, and of other libraries."""
-    sources = {"CUPTI_ACTIVITY_KIND_RUNTIME": None, "CUPTI_ACTIVITY_KIND_DRIVER": None}
+    sources: dict[str, str | None] = {"CUPTI_ACTIVITY_KIND_RUNTIME": None, "CUPTI_ACTIVITY_KIND_DRIVER": None}
     sources |= {table: table.lower().removesuffix("_api").removesuffix("_events") for table in OTHER_CALLS}
     details = arguments(return_value="nullif(returnValue, 0)")
     for table, category in sources.items():

@@ -14,7 +14,7 @@ from typing import Self
 
 from ral_trace.tracer.importers import rocprof
 from ral_trace.tracer.importers.opening import DAMAGED, Head, head_of, opened
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import NOT_UTF8, Rows
 from ral_trace.tracer.importers.staging import Staging
 
 FORMAT = "rocprofv3 CSV"
@@ -65,6 +65,7 @@ EXTRA = {
 }
 TYPES = EXTRA | {column: kind for table in rocprof.TABLES.values() for column, kind in table.items()}
 LAST_ROW = "files whose last row has no end of line: it may be cut off"
+ENDS: tuple[type[Exception], ...] = (csv.Error, EOFError, *DAMAGED)
 DAMAGED_FILES = "files that are damaged: read as far as that goes"
 
 
@@ -192,6 +193,8 @@ class _Set:
             columns = {column: spelt[name] for column, name in kind.columns.items() if name in spelt}
             for batch in self._batches(file, reader, len(header), list(columns.values())):
                 self.staging.append(f"csv_{kind.table}", list(columns), batch)
+            if lines.replaced:
+                self.rows.bad(NOT_UTF8, file.name, count=lines.replaced)
             if not lines.last.endswith(("\n", "\r")):
                 self.rows.bad(LAST_ROW, file.name)
         self.rows.advance(file.stat().st_size)
@@ -210,7 +213,7 @@ class _Set:
                 if len(batch) == BATCH_ROWS:
                     yield batch
                     batch = []
-        except (csv.Error, EOFError, *DAMAGED) as error:
+        except ENDS as error:
             self.rows.bad(DAMAGED_FILES, f"{file.name}: {error}")
         yield batch
 
@@ -221,6 +224,8 @@ class _Lines:
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
         self.last = "\n"
+        self.replaced = 0
+        """Lines with bytes that are not UTF-8."""
 
     def __iter__(self) -> Self:
         return self
@@ -232,4 +237,5 @@ class _Lines:
         if len(line) == LONGEST_CHARACTERS:
             raise csv.Error("a line is too long")
         self.last = line
+        self.replaced += "\ufffd" in line
         return line

@@ -10,19 +10,24 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.importers.rows import NOT_UTF8
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 LOGS = ("-wal", "-journal")
 """What SQLite keeps beside a database while somebody writes it; a reader has to take them into account."""
+CUT_OFF = "the database is cut off or damaged: what can still be read of it was taken"
 LONGEST_CELL_BYTES = 16 << 20
 BATCH_ROWS = 20_000
 
 
 @contextmanager
-def opened_database(path: Path, said: Callable[[str], None] = lambda what: None) -> Iterator[sqlite3.Connection]:
+def opened_database(
+    path: Path, said: Callable[[str, str], None] = lambda what, example: None
+) -> Iterator[sqlite3.Connection]:
     """A read-only connection; text that is not UTF-8 is decoded with replacement. Raises InputRefused.
 
     A database in WAL mode makes SQLite write beside it, unless it is told that nobody does (`immutable`), which then
@@ -35,12 +40,12 @@ def opened_database(path: Path, said: Callable[[str], None] = lambda what: None)
             mode = "immutable=1" if place == path else "mode=rw"
             connection = sqlite3.connect(f"{place.absolute().as_uri()}?{mode}", uri=True)
             try:
-                _distrust(connection)
+                _distrust(connection, said)
                 if not _readable(connection):
                     # The header promises more pages than there are; SQLite then refuses all, unless it is to repair.
                     connection.execute("PRAGMA writable_schema = ON")
                     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                    said("the database is cut off or damaged: what can still be read of it was taken")
+                    said(CUT_OFF, path.name)
                 yield connection
             finally:
                 connection.close()
@@ -61,11 +66,20 @@ def _place_without_logs(path: Path, folder: Path) -> Path:
     return folder / path.name
 
 
-def _distrust(connection: sqlite3.Connection) -> None:
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+def _distrust(connection: sqlite3.Connection, said: Callable[[str, str], None]) -> None:
+    connection.text_factory = partial(_decoded, said)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_CELL_BYTES)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
+
+
+def _decoded(said: Callable[[str, str], None], data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "replace")
+        said(NOT_UTF8, text)
+        return text
 
 
 def _readable(connection: sqlite3.Connection) -> bool:

@@ -100,7 +100,7 @@ class Staging:
 
     def unique(self, table: str, key: str) -> None:
         """Leaves one row, the first, of those with the same key, so that joins on it double nothing."""
-        self.made(table, f"SELECT DISTINCT ON ({key}) * FROM {table} WHERE {key} IS NOT NULL ORDER BY {key}, rowid")
+        self.made(table, f"SELECT DISTINCT ON ({key}) * FROM {table} ORDER BY {key}, rowid")
 
     def append(self, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
         """Adds rows with the values of some columns. What is no integer where one belongs is unknown, and counted."""
@@ -125,7 +125,7 @@ class Staging:
             return array
         if kind == "real":
             return np.array([self._float(row[index]) for row in rows], np.float64)
-        return np.array([text(row[index]) for row in rows], object)
+        return np.array([_text(row[index]) for row in rows], object)
 
     def _float(self, value: object) -> float:
         if value is None or value == "":
@@ -291,6 +291,10 @@ class Staging:
         if device is None:
             return self.rows.counter(name, unit, process=self.process(process))
         return self.rows.counter(name, unit, process=self.process(process), device=self.device(process, device))
+
+
+def _text(value: object) -> str | None:
+    return text(value) if isinstance(value, str) else None if value is None else text(str(value))
 
 
 def arguments(**values: str) -> str:
