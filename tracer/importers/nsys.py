@@ -67,6 +67,9 @@ MEMORY_KINDS = ["Pageable", "Pinned", "Device", "Array", "Managed", "Device Stat
 ON_DEVICE_MEMORY = (2, 3, 4, 5, 6)
 SYNC_TYPES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 """ENUM_CUPTI_SYNC_TYPE, in the words of torch.profiler."""
+WORK_TABLES = tuple(
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "GRAPH_TRACE")
+)
 NO_STREAM = (2**32 - 1, -1)
 
 PID = "(globalPid >> 24)::VARCHAR"
@@ -174,15 +177,18 @@ def _calls(tables: Tables, staging: Staging) -> None:
                    (globalTid >> 24)::VARCHAR AS process, globalTid & {LOWEST_24_BITS} AS tid,
                    nullif(correlationId, 0) AS correlation, {details} AS args
             FROM calls LEFT JOIN strings ON id = coalesce(nameId, textId)""")
-    _learn_processes(staging)
+        staging.drop("calls")
+    _learn_processes(tables, staging)
 
 
-def _learn_processes(staging: Staging) -> None:
+def _learn_processes(tables: Tables, staging: Staging) -> None:
     """Which process made which call, for work on devices that does not say it, as in exports that were made smaller."""
+    needed = any(table in tables and "globalpid" not in tables.columns(table) for table in WORK_TABLES)
     staging.made(
         "callers",
-        """
-        SELECT correlation, min(process) AS process FROM raw WHERE kind = 'runtime' AND correlation IS NOT NULL
+        f"""
+        SELECT correlation, min(process) AS process FROM raw
+        WHERE kind = 'runtime' AND correlation IS NOT NULL AND {needed}
         GROUP BY correlation HAVING count(DISTINCT process) = 1""",
     )
     only = staging.sql("SELECT DISTINCT process FROM raw LIMIT 2")
@@ -218,6 +224,7 @@ def _device_work(tables: Tables, staging: Staging) -> None:
         LEFT JOIN strings demangled ON demangled.id = demangledName
         LEFT JOIN strings mangled ON mangled.id = mangledName LEFT JOIN strings short ON short.id = shortName"""
     )
+    staging.drop("kernels")
     tables.stage("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", GRAPH, needs=("start",))
     details = arguments(graph="graphId", graph_exec="graphExecId", context="contextId")
     staging.add(

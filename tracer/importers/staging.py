@@ -98,6 +98,10 @@ class Staging:
         self._tables[name] = {}
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
+    def drop(self, table: str) -> None:
+        """Forgets the rows of a table."""
+        self.connection.execute(f"DROP TABLE {table}")
+
     def unique(self, table: str, key: str) -> None:
         """Leaves one row, the first, of those with the same key, so that joins on it double nothing."""
         self.made(table, f"SELECT DISTINCT ON ({key}) * FROM {table} ORDER BY {key}, rowid")
@@ -230,9 +234,7 @@ class Staging:
 
     def _insert(self, offset_ns: int, id: str) -> None:
         invalid, unfinished = FLAGS["INVALID"], FLAGS["UNFINISHED"]
-        self.made(
-            "in_place",
-            f"""
+        in_place = f"""(
             SELECT {id} AS id, r.*, p.process_id, p.thread_id, p.device_id, p.stream_id,
                    CASE WHEN r.kind <> 'runtime' THEN r.kind WHEN l.call = r.rowid THEN 'launch'
                         WHEN regexp_matches(r.name, '{SYNCHRONIZES}') THEN 'sync' ELSE r.kind END AS is_a,
@@ -242,8 +244,7 @@ class Staging:
                  AND {ON_DEVICE}::BIGINT = p.on_device AND r.device IS NOT DISTINCT FROM p.number
                  AND r.stream IS NOT DISTINCT FROM p.stream
             LEFT JOIN launching l ON r.process IS NOT DISTINCT FROM l.process AND r.correlation = l.correlation
-                 AND r.kind = 'runtime'""",
-        )
+                 AND r.kind = 'runtime')"""
         self.rows.builder.insert(
             "event",
             ("id", "kind", "category", "name", "ts_ns", "dur_ns", "process", "thread", "device", "stream",
@@ -254,13 +255,13 @@ class Staging:
                        coalesce(flags, 0) | CASE WHEN end_ns < start_ns THEN {invalid}
                                                  WHEN end_ns IS NULL AND kind NOT IN {POINTS} THEN {unfinished}
                                                  ELSE 0 END
-                FROM in_place ORDER BY id""",
+                FROM {in_place}""",
         )  # fmt: skip
         self.connection.execute(f"""
             INSERT INTO memory_change BY NAME
             SELECT kind AS action, id AS event, start_ns + {offset_ns} AS ts_ns, device_id AS device, address,
                    bytes AS size_bytes, false AS before_trace
-            FROM in_place WHERE kind IN ('alloc', 'free') AND device_id IS NOT NULL AND address IS NOT NULL
+            FROM {in_place} WHERE kind IN ('alloc', 'free') AND device_id IS NOT NULL AND address IS NOT NULL
             ORDER BY id""")
 
     def counters(self, query: str, *, offset_ns: int = 0) -> None:
