@@ -106,7 +106,7 @@ def read(path: Path, rows: Rows) -> None:
 def _clock(tables: Tables, staging: Staging) -> int:
     """What to add to the file's times, which count from the begin of the session, to have them since 1970."""
     tables.stage("TARGET_INFO_SESSION_START_TIME", "session", {"utcEpochNs": "int"})
-    found = staging.sql("SELECT min(utcEpochNs), max(utcEpochNs) FROM session WHERE utcEpochNs BETWEEN 1 AND 1 << 61")
+    found = staging.sql(f"SELECT min(utcEpochNs), max(utcEpochNs) FROM session WHERE utcEpochNs BETWEEN 1 AND {2**61}")
     first, last = found[0]
     facts = staging.rows.facts
     if first is None or first != last:  # several sessions: whose times are whose is not said

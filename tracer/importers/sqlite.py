@@ -44,12 +44,12 @@ def opened_database(
                 if not _readable(connection):
                     # The header promises more pages than there are; SQLite then refuses all, unless it is to repair.
                     connection.execute("PRAGMA writable_schema = ON")
-                    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                    ask(connection, "SELECT count(*) FROM sqlite_master").fetchone()
                     said(CUT_OFF, path.name)
                 yield connection
             finally:
                 connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise InputRefused(path, f"is not a readable SQLite database ({error})", "export it again") from error
     except OSError as error:
         raise InputRefused(path, f"cannot be read ({error.strerror})", "check the file and its rights") from error
@@ -84,7 +84,7 @@ def _decoded(said: Callable[[str, str], None], data: bytes) -> str:
 
 def _readable(connection: sqlite3.Connection) -> bool:
     try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        ask(connection, "SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError:
         return False
     return True
@@ -96,11 +96,20 @@ def table_names(path: Path) -> frozenset[str]:
         return frozenset(tables(connection))
 
 
+def ask(connection: sqlite3.Connection, query: str) -> sqlite3.Cursor:
+    """Runs a query. Raises sqlite3.Error, also where its message cannot be decoded because it quotes a damaged name."""
+    try:
+        return connection.execute(query)
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("its schema is damaged") from error
+
+
 def tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     """Name and stored columns of each table that holds its own rows."""
-    names = connection.execute(
+    names = ask(
+        connection,
         """SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0
-           AND typeof(name) = 'text' AND name NOT LIKE 'sqlite@_%' ESCAPE '@'"""
+           AND typeof(name) = 'text' AND name NOT LIKE 'sqlite@_%' ESCAPE '@'""",
     ).fetchall()
     return {name: tuple(_columns(connection, name)) for (name,) in names}
 
@@ -108,7 +117,7 @@ def tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
 def _columns(connection: sqlite3.Connection, table: str) -> Iterable[str]:
     """Generated columns are not among them."""
     try:
-        return [row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")]
+        return [row[1] for row in ask(connection, f"PRAGMA table_info({quoted(table)})")]
     except sqlite3.DatabaseError:
         return []
 
@@ -135,7 +144,7 @@ def batches(
     all that came before, and when there are more rows than `at_most`, which pages that point in circles would give.
     """
     values = ", ".join(_SELECTED[kind].format(quoted(column)) for column, kind in columns.items())
-    cursor = connection.execute(f"SELECT {values} FROM {quoted(table)} NOT INDEXED")
+    cursor = ask(connection, f"SELECT {values} FROM {quoted(table)} NOT INDEXED")
     left = at_most
     while True:
         rows: list[tuple[object, ...]] = []

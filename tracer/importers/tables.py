@@ -99,7 +99,7 @@ class Tables:
     def _last_rowid(self, table: str) -> int:
         """About how long a table is, without reading it."""
         try:
-            [(last,)] = self._connection.execute(f"SELECT max(rowid) FROM {sqlite.quoted(table)}").fetchall()
+            [(last,)] = sqlite.ask(self._connection, f"SELECT max(rowid) FROM {sqlite.quoted(table)}").fetchall()
         except sqlite3.DatabaseError:
             return 0
         return last if isinstance(last, int) and 0 < last <= self._bytes else 0
