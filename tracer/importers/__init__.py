@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import chrome, clocks, kineto, own_json, ranks
+from ral_trace.tracer.importers import (
+    chrome,
+    clocks,
+    kineto,
+    nsys,
+    own_json,
+    ranks,
+    rocpd,
+    rocprof_csv,
+    rocprof_json,
+    rpd,
+)
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
@@ -30,7 +41,7 @@ class Importer(Protocol):
         """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
-IMPORTERS: Sequence[Importer] = [own_json, kineto, chrome]
+IMPORTERS: Sequence[Importer] = [own_json, kineto, chrome, nsys, rpd, rocpd, rocprof_csv, rocprof_json]
 
 
 def is_trace_file(path: Path) -> bool:
