@@ -35,7 +35,7 @@ SLICE_KINDS = (
 ANNOTATED_ARGS = ("routed", "route", "reason", "waited_for", "kernel", "vendor", "shapes", "dtypes")
 """Keys of `event.args` that are shown with a slice."""
 ANNOTATIONS = ("event", "fallback", "category", "bytes", "step", "correlation", "line", *ANNOTATED_ARGS)
-"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, and `fallback` that of a mark's fallback."""
+"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, `fallback` that of a mark's fallback."""
 MARK = "mark"
 """The category of the points that are no rows of the trace."""
 

@@ -85,7 +85,8 @@ def source_values_sql(selection: Selection) -> str:
     if selection.device_ids is not None:
         kept += f" AND counter IN (SELECT id FROM counter WHERE {selection.on(or_none=True)})"
     return _values_in_window(
-        selection, f"SELECT {COUNTER} + counter AS key, ts_ns, value FROM counter_value WHERE isfinite(value) AND {kept}"
+        selection,
+        f"SELECT {COUNTER} + counter AS key, ts_ns, value FROM counter_value WHERE isfinite(value) AND {kept}",
     )
 
 

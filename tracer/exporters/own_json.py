@@ -82,7 +82,9 @@ def _write_lines(file: IO[bytes], chunks: Iterator[list[str]]) -> None:
 
 def _zero_ns(trace: Trace, selection: Selection) -> int:
     """The earliest time that is drawn: viewers know no negative ones, and small numbers are exact in float64."""
-    values = f"({drawn_counters.device_values_sql(selection)}) UNION ALL ({drawn_counters.source_values_sql(selection)})"
+    values = (
+        f"({drawn_counters.device_values_sql(selection)}) UNION ALL ({drawn_counters.source_values_sql(selection)})"
+    )
     [(first,)] = trace.sql(f"SELECT min(ts_ns) FROM ({values})").fetchall()
     begin = selection.first_ns
     return begin if first is None else min(begin, int(first) + selection.shift_ns)
@@ -237,7 +239,10 @@ class _ViewerEvents:
 
     def _counters(self) -> Iterator[list[str]]:
         tracks = {track.key: track for track in drawn_tracks.counter_tracks(self._trace)}
-        for values in (drawn_counters.device_values_sql(self._selection), drawn_counters.source_values_sql(self._selection)):
+        for values in (
+            drawn_counters.device_values_sql(self._selection),
+            drawn_counters.source_values_sql(self._selection),
+        ):
             ts = _microseconds(f"ts_ns - ({self._zero})")
             with drawn.cursor(self._trace) as connection:
                 found = connection.execute(

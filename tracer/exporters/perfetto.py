@@ -48,7 +48,9 @@ def write(trace: Trace, out: Path, window: Window) -> None:
         encoder.finish()
 
 
-def describe(encoder: _native.PerfettoEncoder, tracks: list[drawn_tracks.Track], counters: list[drawn_tracks.CounterTrack]) -> None:
+def describe(
+    encoder: _native.PerfettoEncoder, tracks: list[drawn_tracks.Track], counters: list[drawn_tracks.CounterTrack]
+) -> None:
     """Tells the encoder all tracks: parents first."""
     for track in tracks:
         parent = NO_PARENT if track.parent is None else track.parent
