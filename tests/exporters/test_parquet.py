@@ -55,14 +55,20 @@ def test_rows_are_where_their_ranks_are(tmp_path: Path) -> None:
             ("counter_value", "(SELECT c.process FROM counter c WHERE c.id = counter_value.counter)"),
             ("region", "(SELECT d.process FROM device d WHERE d.id = {table}.device)"),
             ("allocation", "(SELECT d.process FROM device d WHERE d.id = {table}.device)"),
-            ("allocation_piece", "(SELECT d.process FROM device d JOIN region r ON r.device = d.id WHERE r.id = {table}.region)"),
+            (
+                "allocation_piece",
+                "(SELECT d.process FROM device d JOIN region r ON r.device = d.id WHERE r.id = {table}.region)",
+            ),
         ]:
             process = process.format(table=table)
             expected = trace.sql(f"""
-                SELECT {RANK} AS rank, count(*) FROM (SELECT {process} AS process FROM {table}) t GROUP BY ALL ORDER BY ALL
-            """).fetchall()
-            assert duckdb.sql(f"""
-                SELECT rank, count(*) FROM {files_of(out, table)} GROUP BY ALL ORDER BY ALL""").fetchall() == expected
+                SELECT {RANK} AS rank, count(*) FROM (SELECT {process} AS process FROM {table}) t
+                GROUP BY ALL ORDER BY ALL""").fetchall()
+            assert (
+                duckdb.sql(f"""
+                SELECT rank, count(*) FROM {files_of(out, table)} GROUP BY ALL ORDER BY ALL""").fetchall()
+                == expected
+            )
             assert len(expected) == 5
     assert sorted(path.name for path in (out / "event" / "run=run").iterdir()) == [f"rank={n}" for n in range(5)]
     for nowhere in ("trace_info", "stack"):
@@ -172,6 +178,9 @@ def test_a_part_says_so(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out" / "trace_info" / "run=x" / "rank=0").mkdir(parents=True)
     (tmp_path / "out" / "trace_info" / "run=x" / "rank=0" / "part-0.parquet").write_bytes(b"not a parquet file")
-    with open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace, pytest.raises(Exception, match="could not"):
+    with (
+        open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace,
+        pytest.raises(Exception, match="could not"),
+    ):
         export(trace, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["trace_info"]

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from isal import igzip
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
-from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_private, cut_note, select
+from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_packed, cut_note, select
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 
@@ -40,21 +39,14 @@ ENDINGS: tuple[str, ...] = (".json", ".json.gz")
 FORMAT_VERSION = 1
 MADE_UP_ID = 10_000_000
 """The first pid and tid given out to tracks that have none of their own; Linux gives out none above 2**22."""
-GZIP: Any = igzip.IGzipFile
 ROWS_AT_ONCE = 20_000
-COMPRESSION_LEVEL = 1
-"""isal's: 0 to 3."""
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:
     """Writes the trace to `out`, compressed where the output's name ends in .gz. Raises duckdb.Error, OSError."""
     selection = select(trace, window)
-    with create_private(out) as file:
-        if out.name.endswith(".gz"):
-            with GZIP(fileobj=file, mode="wb", compresslevel=COMPRESSION_LEVEL, mtime=0) as packed:
-                _write_document(trace, packed, selection)
-        else:
-            _write_document(trace, file, selection)
+    with create_packed(out) as file:
+        _write_document(trace, file, selection)
 
 
 def _write_document(trace: Trace, file: IO[bytes], selection: Selection) -> None:
