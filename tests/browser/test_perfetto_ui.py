@@ -147,7 +147,7 @@ def _curves_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[Curve]:
     """The values of each counter whose name is like `name`, in order of time."""
     curves: dict[object, Curve] = {}
     for track, ts_ns, value in ui.rows(f"""
-        SELECT track_id, counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
-        WHERE counter_track.name LIKE '{name}' ORDER BY counter.ts"""):
+        SELECT track_id, counter.ts, counter.value FROM counter JOIN counter_track t ON counter.track_id = t.id
+        WHERE t.name LIKE '{name}' ORDER BY counter.ts"""):
         curves.setdefault(track, []).append((ts_ns, float(value)))
     return sorted(curves.values())
