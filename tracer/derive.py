@@ -43,6 +43,8 @@ CREATE TEMP TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, addre
 """
 """Staging only: an op's use of the block at an address. It becomes `access`."""
 
+NEVER_ENDED = "events whose end was never seen: kept, but out of all sums"
+
 DATA_LOADER = "enumerate(DataLoader)#%"
 """What torch.utils.data.DataLoader itself annotates: the time in which its next batch was waited for, or made."""
 
@@ -279,7 +281,7 @@ def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Says in `quality` how many rows are kept out of sums, and which one is an example."""
     for flag, what in [
         (INVALID, "events with times that cannot be: kept, but out of all sums"),
-        (UNFINISHED, "events whose end was never seen: kept, but out of all sums"),
+        (UNFINISHED, NEVER_ENDED),
     ]:
         connection.execute(f"""
             INSERT INTO quality (source, process, what, count, example)
