@@ -275,7 +275,7 @@ def import_command(files: tuple[Path, ...], output: Path | None) -> None:
     """Read FILES of other tools (folders, too; several ranks) into one trace."""
     from ral_trace.tracer import import_command
 
-    import_command.run(files, output or record_command.default_output(), terminal())
+    click.get_current_context().exit(import_command.run(files, output or record_command.default_output(), terminal()))
 
 
 @main_command.command()

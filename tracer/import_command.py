@@ -6,35 +6,54 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.finish import check_output, write_trace
 from ral_trace.tracer.importers import import_files
-from ral_trace.tracer.reading import open_trace
+from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.run import say
 from ral_trace.tracer.text import plain
 
 
-def run(files: Sequence[Path], output: Path, console: Console) -> None:
-    """Imports files into a trace at `output`, in the format of its ending, and says what came of it."""
+def run(files: Sequence[Path], output: Path, console: Console) -> int:
+    """Imports files into a trace at `output`, in the format of its ending, and says what came of it.
+
+    Returns the exit code: that of a refused input where only some could be read. Raises InputRefused where none could.
+    """
     check_output(output)
+    refused: list[InputRefused] = []
     bar = Progress(
         TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
+
+    def make(path: Path) -> str:
+        task = bar.add_task("reading", total=sum(map(_size_bytes, files)))
+        import_files(files, path, advance=lambda size: bar.advance(task, size), refused=refused.append)
+        with open_trace(path) as trace:
+            return _said(trace)
+
     with bar:
-        task = bar.add_task("reading", total=sum(map(size_bytes, files)))
-        write_trace(output, lambda path: import_files(files, path, advance=lambda size: bar.advance(task, size)))
-    with open_trace(output) as trace:
-        [(events,)] = trace.sql("SELECT count(*) FROM event").fetchall()
-        noted = trace.rows("SELECT s.path, q.* FROM quality q LEFT JOIN source s ON s.id = q.source ORDER BY ALL")
-    say(console, f"{output}: {events:,} events of {len(files)} file{'s' if len(files) != 1 else ''}")
-    for row in noted:
+        said = write_trace(output, make)
+    say(console, f"{output}: {said}")
+    return refused[0].exit_code if refused else 0
+
+
+def _said(trace: Trace) -> str:
+    """How much there is, and all that there is to know of it, a line each."""
+    [(events, sources)] = trace.sql("SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM source)").fetchall()
+    lines = [f"{events:,} events of {sources} file{'s' if sources != 1 else ''}"]
+    for row in trace.rows("""
+        SELECT s.path, q.what, sum(q.count) AS count, min(q.example) AS example
+        FROM quality q LEFT JOIN source s ON s.id = q.source GROUP BY ALL ORDER BY ALL"""):
+        where = "" if row["path"] is None else f"{plain(row['path'])}: "
         count = "" if row["count"] is None else f"{row['count']:,} "
         example = "" if row["example"] is None else f" (such as {plain(row['example'])})"
-        say(console, f"  {plain(row['path'] or '')}: {count}{row['what']}{example}")
+        lines.append(f"  {where}{count}{plain(row['what'])}{example}")
+    return "\n".join(lines)
 
 
-def size_bytes(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     """Of a file, or of all files in a folder; 0: it is not there."""
     if path.is_dir():
-        return sum(size_bytes(entry) for entry in path.iterdir())
+        return sum(_size_bytes(entry) for entry in path.iterdir())
     return path.stat().st_size if path.exists() else 0

@@ -9,8 +9,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ral_trace.tracer import Trace
 
@@ -166,6 +168,16 @@ def start(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextmanager
+def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program that runs as long as it is needed, whatever happens."""
+    with subprocess.Popen(words, text=True, **options) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def python(source: str, *arguments: str | Path) -> Sequence[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ral_trace.tracer import Trace, open_trace
-from tests.integration.programs import python, ral_trace, start
+from tests.integration.programs import python, ral_trace, running, start
 
 pytest.importorskip("torch")
 
@@ -243,7 +243,7 @@ print(json.dumps(seen), flush=True)
 
 def test_hooks_come_and_go_with_a_recording(tmp_path: Path) -> None:
     """A program that runs already, attached from outside."""
-    with subprocess.Popen(python(COMES_AND_GOES), stdout=subprocess.PIPE, text=True) as program:
+    with running(python(COMES_AND_GOES), stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "running\n"
         recording = start(

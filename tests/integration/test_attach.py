@@ -20,6 +20,7 @@ from tests.integration.programs import (
     python,
     ral_trace,
     recorded,
+    running,
     start,
     wait_for,
 )
@@ -88,7 +89,7 @@ def test_one_program_and_its_children(tmp_path: Path, counts: Counts) -> None:
     """Another one, which is no relation, is left alone: it does not even get a ring."""
     chosen = LIGHT + "os.fork()\nwork(os.getpid() % 1000, 10**9)"
     other = LIGHT + "work(1001, 10**9)"
-    with subprocess.Popen(python(chosen)) as parent, subprocess.Popen(python(other)) as stranger:
+    with running(python(chosen)) as parent, running(python(other)) as stranger:
         try:
             wait_for(lambda: len(counts.by_pid()) == 3, "all three work")
             recording = start("--pid", str(parent.pid), "--duration", "60s", "-o", "one.duckdb", cwd=tmp_path)
@@ -128,7 +129,7 @@ def test_programs_of_other_users_are_never_touched(tmp_path: Path, counts: Count
     assert counts.slot(0)[1] == 100
     assert sorted(rendezvous.rglob("*")) == before
     # Files of theirs in the middle of ours, that say all the right things, are nobody's.
-    with subprocess.Popen(python(LIGHT + "work(1, 50)\nwhile True: time.sleep(1)")) as ours:
+    with running(python(LIGHT + "work(1, 50)\nwhile True: time.sleep(1)")) as ours:
         wait_for(lambda: counts.slot(1)[1] == 50, "our program works")
         (real,) = folder.glob(f"{ours.pid}-*")
         forged = folder / "1-1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ral_trace.tracer import open_trace
-from tests.integration.programs import CountPage, python, ral_trace, start, wait_for
+from tests.integration.programs import CountPage, python, ral_trace, running, start, wait_for
 
 TICKING = """
 import mmap, struct, sys, time
@@ -74,7 +74,7 @@ def facts(trace: Path) -> dict[str, str]:
 
 def test_dump_holds_what_there_was_and_the_recording_goes_on(tmp_path: Path) -> None:
     page = CountPage(tmp_path / "count")
-    with flying(tmp_path) as recorder, subprocess.Popen(python(TICKING, page.path, "60")) as program:
+    with flying(tmp_path) as recorder, running(python(TICKING, page.path, "60")) as program:
         wait_for(lambda: page.count() > 300, "the program works")
         before = page.count()
         done = ral_trace("dump", "-o", "one.duckdb", cwd=tmp_path)
@@ -97,7 +97,7 @@ def test_dump_holds_what_there_was_and_the_recording_goes_on(tmp_path: Path) -> 
 def test_a_ring_that_went_round_holds_the_last_and_says_how_much(tmp_path: Path) -> None:
     """A ring of 1,024 records: of more ticks than that the last are there, without a gap."""
     page = CountPage(tmp_path / "count")
-    with flying(tmp_path, "--buffer", "64k"), subprocess.Popen(python(TICKING, page.path, "60")) as program:
+    with flying(tmp_path, "--buffer", "64k"), running(python(TICKING, page.path, "60")) as program:
         wait_for(lambda: page.count() > 2500, "the ring goes round")
         before = page.count()
         assert ral_trace("dump", "-o", "last.duckdb", cwd=tmp_path).returncode == 0
@@ -123,7 +123,7 @@ def test_a_ring_that_went_round_holds_the_last_and_says_how_much(tmp_path: Path)
 def test_a_program_that_dies_is_dumped_by_itself(tmp_path: Path, death: str) -> None:
     page = CountPage(tmp_path / "count")
     with flying(tmp_path) as recorder:
-        with subprocess.Popen(python(TICKING, page.path, "1" if death == "exception" else "60"), stderr=-3) as program:
+        with running(python(TICKING, page.path, "1" if death == "exception" else "60"), stderr=-3) as program:
             wait_for(lambda: page.count() > 100, "the program works")
             if death == "kill":
                 program.kill()
@@ -149,7 +149,7 @@ def test_a_command_under_the_flight_recorder(tmp_path: Path) -> None:
 
 
 def test_threads_that_are_gone_are_dumped_too(tmp_path: Path) -> None:
-    with flying(tmp_path), subprocess.Popen(python(CHILD), stdout=subprocess.PIPE, text=True) as program:
+    with flying(tmp_path), running(python(CHILD), stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         assert ral_trace("dump", "-o", "threads.duckdb", cwd=tmp_path).returncode == 0
@@ -163,7 +163,7 @@ def test_an_ordinary_recording_can_be_dumped_while_it_runs(tmp_path: Path, rende
     page = CountPage(tmp_path / "count")
     recording = start("--duration", "600s", "-o", "all.duckdb", cwd=tmp_path)
     wait_for(lambda: any(rendezvous.glob("session-*/control")) if rendezvous.exists() else False, "it records")
-    with subprocess.Popen(python(TICKING, page.path, "60")) as program:
+    with running(python(TICKING, page.path, "60")) as program:
         wait_for(lambda: page.count() > 200, "the program works")
         before = page.count()
         assert ral_trace("dump", "-o", "so-far.duckdb", cwd=tmp_path).returncode == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ral_trace.tracer import open_trace
-from tests.integration.programs import COUNTING, CPU_LOOP, CountPage, python, ral_trace, start, wait_for
+from tests.integration.programs import COUNTING, CPU_LOOP, CountPage, python, ral_trace, running, start, wait_for
 
 
 def launches(trace: Path, name: str = "aten::mul_.Tensor") -> int:
@@ -62,12 +62,12 @@ def test_ctrl_c_or_a_closed_terminal_stops_both_and_keeps_everything(tmp_path: P
 
 
 def test_running_programs_and_those_that_start_meanwhile_are_recorded(tmp_path: Path) -> None:
-    with subprocess.Popen(python(CPU_LOOP, "30"), stdout=subprocess.PIPE, text=True) as early:
+    with running(python(CPU_LOOP, "30"), stdout=subprocess.PIPE) as early:
         assert early.stdout is not None
         assert early.stdout.readline() == "running\n"
         recording = start("--duration", "12s", "-o", "all.duckdb", cwd=tmp_path)
         time.sleep(1)
-        with subprocess.Popen(python(CPU_LOOP, "30"), stdout=subprocess.PIPE, text=True) as late:
+        with running(python(CPU_LOOP, "30"), stdout=subprocess.PIPE) as late:
             _, errors = recording.communicate(timeout=120)
             late.kill()
         early.kill()
@@ -83,7 +83,7 @@ def test_running_programs_and_those_that_start_meanwhile_are_recorded(tmp_path: 
 
 
 def test_ctrl_c_without_a_command_ends_the_recording_well(tmp_path: Path) -> None:
-    with subprocess.Popen(python(CPU_LOOP, "60"), stdout=subprocess.PIPE, text=True) as program:
+    with running(python(CPU_LOOP, "60"), stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "running\n"
         recording = start("--duration", "60s", "-o", "early.duckdb", cwd=tmp_path)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import own_json, perfetto
+from ral_trace.tracer.importers import clocks, own_json, perfetto, ranks
 from ral_trace.tracer.importers.opening import Head, head_of
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
 DUCKDB_MAGIC = slice(8, 12)
@@ -39,20 +39,88 @@ def is_trace_file(path: Path) -> bool:
         return file.read(12)[DUCKDB_MAGIC] == b"DUCK"
 
 
-def import_files(files: Sequence[Path], out: Path, *, advance: Callable[[int], None] = lambda size: None) -> Path:
+def import_files(
+    files: Sequence[Path],
+    out: Path,
+    *,
+    advance: Callable[[int], None] = lambda size: None,
+    refused: Callable[[InputRefused], None] = lambda error: None,
+) -> Path:
     """Reads files (or folders) of any known format into one new trace at `out`, which must end in .duckdb.
 
-    `advance` is called with the bytes read since the last call. Raises InputRefused when one is of no known format, is
-    damaged as a whole, or cannot be merged with the others.
+    `advance` is called with the bytes read since the last call. One of several files that cannot be read costs the
+    others nothing: `refused` is called with why, which `quality` says too. Raises InputRefused where none can be read.
     """
     with TraceBuilder(out) as builder:
-        for path, importer in [(path, importer_of(path)) for path in files]:
-            if builder.derived:
-                raise InputRefused(path, "cannot be merged with a whole trace", "import the files one by one")
-            rows = Rows(builder, path, importer.FORMAT, advance=advance)
-            importer.read(path, rows)
+        inputs = _Inputs(files)
+        read = list(_read_all(builder, inputs, advance))
+        if not read:
+            raise inputs.errors[0]
+        for error in inputs.errors:
+            refused(error)
+            _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
+        if inputs.unknown:
+            _note(builder, "files in a folder that are of no known format", len(inputs.unknown), inputs.unknown[0].name)
+        if not builder.derived:
+            ranks.settle(read)
+            clocks.align(builder, read)
+        for rows in read:
             rows.finish()
         return builder.finish()
+
+
+class _Inputs:
+    """What to read, and with which importer: of a folder that is no input itself, the files in it that are known."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.found: list[tuple[Path, Importer]] = []
+        self.errors: list[InputRefused] = []
+        self.unknown: list[Path] = []
+        known = ", ".join(importer.FORMAT for importer in IMPORTERS)
+        for path in files:
+            if not path.exists():
+                self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
+            elif not self._add(path):
+                what = "is a folder without any file of a format" if path.is_dir() else "is of no format"
+                what = f"{what} that is known here"
+                self.errors.append(InputRefused(path, what, f"give a .duckdb trace, or one of: {known}"))
+
+    def _add(self, path: Path) -> bool:
+        """Whether somebody knows its format, or that of something in it."""
+        try:
+            importer = importer_of(path)
+        except InputRefused as error:
+            self.errors.append(error)
+            return True
+        if importer is not None:
+            self.found.append((path, importer))
+            return True
+        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if path.is_dir() else []
+        unknown = [entry for entry in entries if not self._add(entry)]
+        if len(unknown) == len(entries):
+            return False
+        self.unknown += unknown
+        return True
+
+
+def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], None]) -> Iterator[Rows]:
+    for path, importer in inputs.found:
+        rows = Rows(builder, path, importer.FORMAT, advance=advance)
+        try:
+            importer.read(path, rows)
+            rows.flush()
+        except InputRefused as error:
+            if len(inputs.found) == 1 or not rows.discard():
+                raise
+            inputs.errors.append(error)
+            continue
+        if builder.derived and len(inputs.found) > 1:
+            raise InputRefused(path, "holds a whole trace, which cannot be merged with others", "import it alone")
+        yield rows
+
+
+def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:
+    builder.add("quality", what=what, count=count, example=text(example))
 
 
 @contextlib.contextmanager
@@ -65,15 +133,10 @@ def as_trace_file(path: Path) -> Iterator[Path]:
         yield import_files([path], Path(folder) / "imported.duckdb")
 
 
-def importer_of(path: Path) -> Importer:
-    """The importer that is most sure of an input. Raises InputRefused when none knows it."""
-    if not path.exists():
-        raise InputRefused(path, "there is no such file", "see what is here with: ls")
+def importer_of(path: Path) -> Importer | None:
+    """The importer that is most sure of an input; None: nobody knows it. Raises InputRefused: it cannot be read."""
     if not path.is_dir() and path.stat().st_size == 0:
         raise InputRefused(path, "the file is empty", "record or export it again")
     head = head_of(path)
     best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
-    if best.sniff(head) == 0:
-        known = ", ".join(importer.FORMAT for importer in IMPORTERS)
-        raise InputRefused(path, "is of no format that is known here", f"give a .duckdb trace, or one of: {known}")
-    return best
+    return best if best.sniff(head) > 0 else None

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 
 from ral_trace.tracer.derive import MEMORY_CHANGE_COLUMNS
@@ -36,12 +37,12 @@ class Rows:
         format: str,
         *,
         advance: Callable[[int], None] = lambda size: None,
-        show_as: Path | None = None,
     ) -> None:
         self.builder = builder
         self.path = path
+        self.format = format
         self.advance = advance
-        self._described = {"path": str(show_as or path), "format": format}
+        self._begin = {table: builder.new_ids(table, 0) for _, table in _OWN.values()}
         self.facts: dict[str, Any] = {}
         """Columns of this source's row, filled in until `finish`: program, producer, rank, clock_zero, ..."""
         self.world_size: int | None = None
@@ -53,7 +54,7 @@ class Rows:
     @cached_property
     def source(self) -> int:
         """The id of this source. An importer of whole traces, which bring their own, never asks for it."""
-        return self.builder.add("source", **self._described)
+        return self.builder.add("source", path=text(str(self.path)), format=self.format)
 
     def process(self, key: Hashable, **columns: Any) -> int:
         """The id of a process, made when its key is new. A pid that is text goes into `name`."""
@@ -120,10 +121,23 @@ class Rows:
         if found[1] is None and example is not None:
             found[1] = text(str(example)[:EXAMPLE_CHARACTERS])
 
-    def finish(self) -> None:
-        """Hands over what is left. Nothing can be added afterwards."""
+    def flush(self) -> None:
+        """Hands over all rows that wait."""
         for batch in self._batches.values():
             batch.flush()
+
+    def discard(self) -> bool:
+        """Takes back all that was handed over, of the source that was read last. False: the whole trace is lost."""
+        try:
+            for table, (number, whose) in _OWN.items():
+                self.builder.connection.execute(f"DELETE FROM {table} WHERE {number} >= ?", [self._begin[whose]])
+        except duckdb.TransactionException:
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Hands over what is left. Nothing can be added afterwards."""
+        self.flush()
         self.builder.add_rows("quality", [
             {"source": self.source, "process": process, "what": what, "count": count, "example": example}
             for (what, process), (count, example) in self._bad.items()
@@ -153,6 +167,14 @@ _BATCHED: Mapping[str, Mapping[str, str]] = {
        for name, table in ((table.name, table) for table in TABLES) if name in ("event", "flow", "counter_value")},
     "memory_change": MEMORY_CHANGE_COLUMNS,
 }  # fmt: skip
+
+
+_OWN = {
+    "source": ("id", "source"), "process": ("id", "process"), "thread": ("id", "thread"), "device": ("id", "device"),
+    "stream": ("id", "stream"), "stack": ("id", "stack"), "counter": ("id", "counter"), "event": ("id", "event"),
+    "flow": ("from_event", "event"), "counter_value": ("counter", "counter"), "memory_change": ("event", "event"),
+}  # fmt: skip
+"""Tables that an importer fills, and which number in them tells what came last: of which table's rows."""
 
 
 class _Batch:
