@@ -312,3 +312,49 @@ class TrackLanes:
 
         Slices by start, longest first; several calls go on where the last one ended.
         """
+
+# trace_json_bindings.cpp
+
+class NotATrace(ValueError):
+    """The text is no trace in Chrome's format at all; says where."""
+
+class TraceBatch:
+    """Rows of the scanner, as columns. DuckDB reads it."""
+
+    def __len__(self) -> int: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+class TraceJsonScanner:
+    """Chrome's JSON in, cut anywhere; rows out; see native/trace_json.h.
+
+    `fields` are (key in args, column, 'int', 'uint' or 'text'): they get columns, and are left out of args, as are the
+    keys of `leave_out`. A unit of ts and dur is 10^nanoseconds_exponent ns. Works without the GIL.
+    """
+
+    rows: int
+    """Not taken yet."""
+    cut_off: bool
+    """The text ended before its list or object did."""
+    whole_microseconds: bool
+    """No time had a part below a microsecond."""
+    first_row: int
+    """Rows before it are superseded by a second list of the same name."""
+    def __init__(
+        self,
+        *,
+        fields: Sequence[tuple[str, str, str]] = ...,
+        leave_out: Sequence[str] = ...,
+        nanoseconds_exponent: int = ...,
+    ) -> None: ...
+    def feed(self, data: bytes) -> None:
+        """Raises NotATrace."""
+    def finish(self) -> None:
+        """Raises NotATrace."""
+    def take(self) -> TraceBatch:
+        """The rows since the last call."""
+    def groups(self) -> list[tuple[int, str, str | None, str | None, str | None, int]]:
+        """(track, ph, cat, pid, tid, rows); the index is the number in the column `grp`. A track is a pid and a tid."""
+    def metadata(self) -> list[tuple[str, str]]:
+        """Members of the file besides traceEvents, as JSON."""
+    def faults(self) -> list[tuple[str, int, str]]:
+        """(what, how often, an example)"""

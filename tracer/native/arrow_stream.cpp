@@ -1,64 +1,36 @@
 #include "arrow_stream.h"
 
-#include <array>
 #include <utility>
 
 namespace ral::trace {
 
 namespace {
 
-struct Field {
-  const char* name;
-  const char* format;  // as the Arrow C interface writes types
-  const void* (*data)(const Columns&);
-};
-
-template <auto Member>
-const void* data_of(const Columns& columns) {
-  return (columns.*Member).data();
-}
-
-constexpr std::array<Field, 14> kFields = {{
-    {"process", "i", &data_of<&Columns::process>},
-    {"tid", "I", &data_of<&Columns::tid>},
-    {"kind", "C", &data_of<&Columns::kind>},
-    {"ts_ns", "l", &data_of<&Columns::ts_ns>},
-    {"dur_ns", "l", &data_of<&Columns::dur_ns>},
-    {"correlation", "l", &data_of<&Columns::correlation>},
-    {"bytes", "l", &data_of<&Columns::bytes>},
-    {"arg0", "L", &data_of<&Columns::arg0>},
-    {"arg1", "L", &data_of<&Columns::arg1>},
-    {"name", "I", &data_of<&Columns::name>},
-    {"stack", "I", &data_of<&Columns::stack>},
-    {"device", "c", &data_of<&Columns::device>},
-    {"stream", "C", &data_of<&Columns::stream>},
-    {"flags", "C", &data_of<&Columns::flags>},
-}};
-
 // Everything a structure points to lies in its owner. A consumer may move a child out and release its parent first, so
-// each child has an owner of its own.
-struct SchemaOwner {
-  std::array<ArrowSchema, kFields.size()> children{};
-  std::array<ArrowSchema*, kFields.size()> pointers{};
-};
+// each child has an owner of its own; the batch is shared by all.
+using Batch = std::shared_ptr<const ArrowBatch>;
 
-struct ColumnOwner {
-  std::shared_ptr<const Columns> columns;
-  std::array<const void*, 2> buffers{};
+struct SchemaOwner {
+  Batch batch;
+  std::vector<ArrowSchema> children;
+  std::vector<ArrowSchema*> pointers;
 };
 
 struct ArrayOwner {
-  std::array<ArrowArray, kFields.size()> children{};
-  std::array<ArrowArray*, kFields.size()> pointers{};
-  std::array<const void*, 1> no_validity{nullptr};
+  std::vector<ArrowArray> children;
+  std::vector<ArrowArray*> pointers;
+  const void* no_validity = nullptr;
+};
+
+struct ColumnOwner {
+  Batch batch;
+  std::vector<const void*> buffers;
 };
 
 struct StreamOwner {
-  std::shared_ptr<const Columns> columns;
+  Batch batch;
+  bool taken = false;
 };
-
-// Names and formats are literals: a child schema owns nothing.
-void release_leaf(ArrowSchema* schema) { schema->release = nullptr; }
 
 template <typename T, typename Owner>
 void release(T* structure) {
@@ -76,13 +48,21 @@ void release_parent(T* parent) {
   release<T, Owner>(parent);
 }
 
-int get_schema(ArrowArrayStream* /*stream*/, ArrowSchema* out) {
+int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
+  const Batch& batch = static_cast<StreamOwner*>(stream->private_data)->batch;
   auto owner = std::make_unique<SchemaOwner>();
-  for (std::size_t i = 0; i < kFields.size(); ++i) {
-    owner->children[i] = {kFields[i].format, kFields[i].name, nullptr, 0, 0, nullptr, nullptr, &release_leaf, nullptr};
-    owner->pointers[i] = &owner->children[i];
+  owner->batch = batch;
+  for (const ArrowColumn& column : batch->columns) {
+    ArrowSchema child{column.format, column.name.c_str(), nullptr, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    child.flags = 2;  // ARROW_FLAG_NULLABLE
+    child.private_data = new Batch(batch);
+    child.release = &release<ArrowSchema, Batch>;
+    owner->children.push_back(child);
   }
-  constexpr auto columns = static_cast<std::int64_t>(kFields.size());
+  for (ArrowSchema& child : owner->children) {
+    owner->pointers.push_back(&child);
+  }
+  const auto columns = static_cast<std::int64_t>(owner->children.size());
   *out = {"+s",   "", nullptr, 0, columns, owner->pointers.data(), nullptr, &release_parent<ArrowSchema, SchemaOwner>,
           nullptr};
   out->private_data = owner.release();
@@ -91,27 +71,31 @@ int get_schema(ArrowArrayStream* /*stream*/, ArrowSchema* out) {
 
 int get_next(ArrowArrayStream* stream, ArrowArray* out) {
   auto* source = static_cast<StreamOwner*>(stream->private_data);
-  if (source->columns == nullptr) {
+  if (std::exchange(source->taken, true)) {
     *out = {};  // the end: an array without a release function
     return 0;
   }
-  const std::shared_ptr<const Columns> columns = std::exchange(source->columns, nullptr);
-  const auto rows = static_cast<std::int64_t>(columns->rows());
+  const Batch& batch = source->batch;
   auto owner = std::make_unique<ArrayOwner>();
-  for (std::size_t i = 0; i < kFields.size(); ++i) {
-    auto column = std::make_unique<ColumnOwner>(ColumnOwner{columns, {nullptr, kFields[i].data(*columns)}});
-    owner->children[i] = {
-        rows, 0, 0, 2, 0, column->buffers.data(), nullptr, nullptr, &release<ArrowArray, ColumnOwner>, nullptr};
-    owner->children[i].private_data = column.release();
-    owner->pointers[i] = &owner->children[i];
+  for (const ArrowColumn& column : batch->columns) {
+    auto one = std::make_unique<ColumnOwner>(ColumnOwner{batch, column.buffers});
+    ArrowArray child{batch->rows, column.nulls, 0, static_cast<std::int64_t>(one->buffers.size()), 0, nullptr, nullptr,
+                     nullptr,     nullptr,      nullptr};
+    child.buffers = one->buffers.data();
+    child.release = &release<ArrowArray, ColumnOwner>;
+    child.private_data = one.release();
+    owner->children.push_back(child);
   }
-  constexpr auto fields = static_cast<std::int64_t>(kFields.size());
-  *out = {rows,
+  for (ArrowArray& child : owner->children) {
+    owner->pointers.push_back(&child);
+  }
+  const auto columns = static_cast<std::int64_t>(owner->children.size());
+  *out = {batch->rows,
           0,
           0,
           1,
-          fields,
-          owner->no_validity.data(),
+          columns,
+          &owner->no_validity,
           owner->pointers.data(),
           nullptr,
           &release_parent<ArrowArray, ArrayOwner>,
@@ -120,12 +104,32 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
   return 0;
 }
 
+template <typename T>
+ArrowColumn plain(const char* name, const char* format, const std::vector<T>& values) {
+  return {name, format, {nullptr, values.data()}, 0};
+}
+
 }  // namespace
 
-void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out) {
-  auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(columns)});
+void export_stream(std::shared_ptr<const ArrowBatch> batch, ArrowArrayStream* out) {
+  auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(batch)});
   *out = {&get_schema, &get_next, [](ArrowArrayStream*) -> const char* { return nullptr; },
           &release<ArrowArrayStream, StreamOwner>, owner.release()};
+}
+
+void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out) {
+  const Columns& all = *columns;
+  auto batch = std::make_shared<ArrowBatch>();
+  batch->rows = static_cast<std::int64_t>(all.rows());
+  batch->columns = {
+      plain("process", "i", all.process),   plain("tid", "I", all.tid),       plain("kind", "C", all.kind),
+      plain("ts_ns", "l", all.ts_ns),       plain("dur_ns", "l", all.dur_ns), plain("correlation", "l", all.correlation),
+      plain("bytes", "l", all.bytes),       plain("arg0", "L", all.arg0),     plain("arg1", "L", all.arg1),
+      plain("name", "I", all.name),         plain("stack", "I", all.stack),   plain("device", "c", all.device),
+      plain("stream", "C", all.stream),     plain("flags", "C", all.flags),
+  };
+  batch->owner = std::move(columns);
+  export_stream(std::shared_ptr<const ArrowBatch>(std::move(batch)), out);
 }
 
 }  // namespace ral::trace

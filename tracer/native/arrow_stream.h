@@ -1,16 +1,35 @@
 // The Arrow C data and stream interfaces (https://arrow.apache.org/docs/format/CStreamInterface.html), as far as
-// Columns need them.
+// columns on their way to DuckDB need them.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "arrow_abi.h"
 #include "columns.h"
 
 namespace ral::trace {
 
-// A stream of one batch. The columns live as long as any array that points into them.
+struct ArrowColumn {
+  std::string name;
+  const char* format = "";           // a literal, as the Arrow C interface writes types
+  std::vector<const void*> buffers;  // validity (or nullptr: no NULLs), offsets where the type has them, data
+  std::int64_t nulls = 0;
+};
+
+// The columns of one batch. `owner` keeps alive what their buffers point to.
+struct ArrowBatch {
+  std::shared_ptr<const void> owner;
+  std::vector<ArrowColumn> columns;
+  std::int64_t rows = 0;
+};
+
+// A stream of one batch, which lives as long as any array that points into it.
+void export_stream(std::shared_ptr<const ArrowBatch> batch, ArrowArrayStream* out);
+
+// The same, of a drain's records.
 void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out);
 
 }  // namespace ral::trace

@@ -233,6 +233,7 @@ void bind_sessions(py::module_& module) {
 }  // namespace
 
 void bind_perfetto(py::module_& module);
+void bind_trace_json(py::module_& module);
 
 PYBIND11_MODULE(_native, module) {
   py::list kinds;
@@ -273,4 +274,5 @@ PYBIND11_MODULE(_native, module) {
   bind_reader(module);
   bind_sessions(module);
   bind_perfetto(module);
+  bind_trace_json(module);
 }

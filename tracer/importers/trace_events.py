@@ -1,0 +1,202 @@
+"""Events of Chrome's trace format in JSON, on their way into the trace: from the file to tables, with nothing said yet
+about what they mean. Importers of formats that are written so stand on it.
+"""
+
+import json
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ral_trace.tracer import _native
+from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.importers.opening import opened
+from ral_trace.tracer.importers.rows import Rows
+
+CHUNK_BYTES = 1 << 20
+ROWS_AT_ONCE = 100_000
+BATCHES_AHEAD = 2
+INTEGERS = range(-(2**63), 2**63)
+AGAIN = "record or export it again"
+
+Field = tuple[str, str, str]
+"""A member of args with a column of its own: (key, column, 'int', 'uint' or 'text')."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What many events have in common."""
+
+    number: int
+    track: int
+    ph: str
+    cat: str | None
+    pid: str | None
+    tid: str | None
+    rows: int
+
+
+@dataclass
+class Scan:
+    """A scanned file. Its events are in the temporary view `raw_event`, in the order of the file:
+
+    n (from 0), grp, ph, cat, track (one a pid and tid), pid, tid (text), name, ts_ns, dur_ns (may be negative), id, bp,
+    args (JSON text without the fields), and a column a field.
+    """
+
+    groups: list[Group]
+    metadata: dict[str, Any]
+    """Members of the file besides traceEvents."""
+    whole_microseconds: bool
+    """No time has a part below a microsecond: ends may be off by one."""
+    cut_off: bool
+    rows: int = field(default=0)
+
+
+def integer(text: str | None) -> int | None:
+    """The number that a pid, a tid or an id is; None where it is text, or beyond 64 bits."""
+    if text is None or not text.lstrip("-").isascii() or not text.lstrip("-").isdigit() or len(text) > 20:
+        return None
+    number = int(text)
+    return number if number in INTEGERS else None
+
+
+def _whole(digits: str) -> int | str:
+    """Python refuses to read thousands of digits."""
+    return int(digits) if len(digits) < 1000 else digits
+
+
+@contextmanager
+def scanned(
+    path: Path,
+    rows: Rows,
+    *,
+    fields: Sequence[Field] = (),
+    leave_out: Sequence[str] = (),
+    nanoseconds_exponent: int = 3,
+) -> Iterator[Scan]:
+    """Reads a file into `raw_event`, which goes at the end. A unit of ts and dur is 10^nanoseconds_exponent ns.
+
+    What is wrong with single events, and that a file is cut off, is counted in `rows`. Raises InputRefused.
+    """
+    scanner = _native.TraceJsonScanner(
+        fields=fields, leave_out=leave_out, nanoseconds_exponent=nanoseconds_exponent
+    )
+    connection = rows.builder.connection
+    try:
+        _load(path, rows, scanner)
+        groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
+        _add_groups(rows, groups)
+        if scanner.first_row > 0:
+            rows.bad("events of a list traceEvents that a second one supersedes: left out", count=scanner.first_row)
+            connection.execute("DELETE FROM raw_row WHERE n < ?", [scanner.first_row])
+        for what, count, example in scanner.faults():
+            rows.bad(what, example or None, count=count)
+        found = connection.execute("SELECT count(*) FROM raw_row").fetchone()
+        scan = Scan(
+            groups,
+            {key: json.loads(text, parse_int=_whole) for key, text in scanner.metadata()},
+            scanner.whole_microseconds,
+            scanner.cut_off,
+            found[0] if found else 0,
+        )
+        if scan.rows == 0:
+            raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
+        if scan.cut_off:
+            rows.bad("the file is cut off: what follows is missing", f"after event {scan.rows - 1}")
+        yield scan
+    finally:
+        connection.execute("DROP VIEW IF EXISTS raw_event; DROP TABLE IF EXISTS raw_row; DROP TABLE IF EXISTS raw_group")
+
+
+def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
+    """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile."""
+    reader = _Reader(path, rows, scanner)
+    connection = rows.builder.connection
+    made = False
+    for batch in reader.batches():
+        connection.register("batch", batch)
+        connection.execute("INSERT INTO raw_row FROM batch" if made else "CREATE TEMP TABLE raw_row AS FROM batch")
+        connection.unregister("batch")
+        made = True
+
+
+def _add_groups(rows: Rows, groups: list[Group]) -> None:
+    connection = rows.builder.connection
+    connection.execute(
+        "CREATE TEMP TABLE raw_group (grp BIGINT, track BIGINT, ph VARCHAR, cat VARCHAR, pid VARCHAR, tid VARCHAR)"
+    )
+    if groups:
+        columns = {name: [getattr(group, name) for group in groups] for name in ("track", "ph", "cat", "pid", "tid")}
+        connection.execute(
+            """INSERT INTO raw_group SELECT unnest(range(?)), unnest(?::BIGINT[]), unnest(?::VARCHAR[]),
+               unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::VARCHAR[])""",
+            [len(groups), *columns.values()],
+        )
+    connection.execute("CREATE TEMP VIEW raw_event AS FROM raw_row JOIN raw_group USING (grp)")
+
+
+class _Reader:
+    """Decompresses and scans, in a thread, a few batches ahead of whoever takes them."""
+
+    def __init__(self, path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
+        self._path = path
+        self._rows = rows
+        self._scanner = scanner
+        self._queue: queue.Queue[_native.TraceBatch | BaseException | None] = queue.Queue(BATCHES_AHEAD)
+        self._stop = threading.Event()
+
+    def batches(self) -> Iterator[_native.TraceBatch]:
+        """Raises InputRefused."""
+        thread = threading.Thread(target=self._work, name="trace scanner")
+        thread.start()
+        try:
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self._stop.set()
+            while thread.is_alive():
+                self._take_away()
+                thread.join(0.01)
+
+    def _take_away(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def _work(self) -> None:
+        try:
+            self._scan()
+            self._queue.put(self._scanner.take())
+            self._queue.put(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that reads the batches
+            self._queue.put(error)
+
+    def _scan(self) -> None:
+        try:
+            with opened(self._path) as file:
+                self._feed(file)
+            self._scanner.finish()
+        except _native.NotATrace as error:
+            raise InputRefused(self._path, str(error), AGAIN) from error
+
+    def _feed(self, file: IO[bytes]) -> None:
+        done = 0
+        while not self._stop.is_set():
+            try:
+                chunk = file.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
+            except EOFError:
+                self._rows.bad("the compressed file is cut off: what follows is missing")
+                return
+            if not chunk:
+                return
+            self._scanner.feed(chunk)
+            at = getattr(file, "fileobj", file).tell()
+            self._rows.advance(at - done)
+            done = at
+            if self._scanner.rows >= ROWS_AT_ONCE:
+                self._queue.put(self._scanner.take())

@@ -1,0 +1,151 @@
+// A streaming scanner of Chrome's trace format in JSON
+// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): bytes in, cut anywhere; rows out,
+// as columns. It holds no more of the text than one event, and survives what real files have wrong.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json_text.h"
+#include "trace_columns.h"
+
+namespace ral::trace {
+
+// A member of `args` that gets a column of its own, and is left out of the text of `args`.
+struct ArgField {
+  enum class Type : std::uint8_t { kInt, kUint, kText };
+  std::string key;
+  std::string column;  // several keys may fill one column
+  Type type = Type::kInt;
+};
+
+struct ScanOptions {
+  std::vector<ArgField> fields;
+  std::vector<std::string> leave_out;  // members of args that nobody needs
+  int nanoseconds_exponent = 3;        // a unit of ts and dur is 10^this ns
+};
+
+// The rows of one batch.
+class TraceRows {
+ public:
+  explicit TraceRows(std::size_t extra) : extra_integers(extra), extra_texts(extra) {}
+
+  IntegerColumn number, group, ts_ns, dur_ns;
+  TextColumn name, id, binding, args;
+  std::vector<IntegerColumn> extra_integers;  // one a column of fields; of its type, the other stays empty
+  std::vector<TextColumn> extra_texts;
+  std::int64_t rows = 0;
+
+  [[nodiscard]] std::size_t text_bytes() const { return args.bytes() + name.bytes(); }
+};
+
+// The text is no trace at all.
+struct NotATrace : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class TraceScanner {
+ public:
+  explicit TraceScanner(ScanOptions options);
+
+  // Throws NotATrace.
+  void feed(std::string_view data);
+  void finish();
+  // The rows since the last call.
+  std::shared_ptr<const ArrowBatch> take();
+  [[nodiscard]] std::int64_t rows() const { return rows_->rows; }
+
+  // What many rows have in common, in the order of their numbers in the column `grp`.
+  struct Group {
+    std::int64_t track = 0;  // one a pid and tid; "7" and 7 are one
+    std::optional<std::string> pid, tid, category;
+    std::string phase;
+    std::int64_t rows = 0;
+  };
+  [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
+  // Members of the file besides traceEvents, as JSON.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
+  [[nodiscard]] const Faults& faults() const { return faults_; }
+  // The text ended before its list, or its object, was closed.
+  [[nodiscard]] bool cut_off() const { return cut_off_; }
+  // No time had a part below a microsecond.
+  [[nodiscard]] bool whole_microseconds() const { return whole_microseconds_; }
+  // Rows before this one come from a list that a later one of the same name supersedes.
+  [[nodiscard]] std::int64_t first_row() const { return first_row_; }
+
+ private:
+  enum class State { kStart, kMembers, kEvents, kResync, kSkip, kEnd };
+
+  struct Event {
+    Text phase, category, name, id, id2, scope, binding, pid, tid, time, duration;
+    bool local_id = false;
+    std::string args;
+    bool has_args = false;
+    std::vector<std::optional<std::int64_t>> integers;
+    std::vector<Text> texts;
+  };
+
+  void run(bool last);
+  // One step of the state; false: more text is needed. May throw Incomplete, Malformed.
+  bool step();
+  bool start();
+  bool step_members();
+  bool step_events();
+  bool resync(bool last);
+  bool skip();
+  void read_event(JsonText& text);
+  void read_args(JsonText& text);
+  bool take_field(JsonText& text, const ArgField& field, std::size_t column);
+  void add_event();
+  std::int64_t group_of(const Event& event);
+  std::int64_t track_of(const Event& event);
+  [[nodiscard]] JsonText text_here();
+  void consumed(const char* until);
+  void skip_from_here(Fault fault, State after);
+  [[nodiscard]] std::string place(const char* at) const;
+
+  ScanOptions options_;
+  std::vector<std::string> columns_;           // of fields, each once
+  std::vector<ArgField::Type> column_types_;
+  std::array<std::vector<std::pair<std::size_t, std::size_t>>, 32> fields_by_length_;  // key's length: field, column
+  std::array<std::vector<std::size_t>, 32> left_out_by_length_;
+
+  State state_ = State::kStart;
+  State after_skip_ = State::kEvents;
+  std::string buffer_;  // the text that is not consumed yet begins at position_
+  std::size_t position_ = 0;
+  std::size_t retry_at_ = 0;  // bytes from position_ on before the next try is worth it
+  bool in_object_ = false;    // the list is a member of an object
+  bool has_list_ = false;
+  bool cut_off_ = false;
+  bool finished_ = false;
+  bool whole_microseconds_ = true;
+  std::size_t skip_depth_ = 0;
+  bool skip_in_string_ = false, skip_escaped_ = false;
+  std::uint64_t lines_ = 1, line_begin_ = 0, offset_ = 0;  // of position_
+  std::int64_t number_ = 0, first_row_ = 0;
+
+  Event event_;
+  std::unique_ptr<TraceRows> rows_;
+  std::vector<Group> groups_;
+  std::unordered_map<std::string, std::int64_t> group_numbers_, track_numbers_;
+  struct Recent {
+    std::string key;
+    std::int64_t group = -1;
+  };
+  std::array<Recent, 8> recent_;  // by a hash of what is cheap to look at
+  std::string group_key_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  std::size_t metadata_bytes_ = 0;
+  Faults faults_;
+};
+
+}  // namespace ral::trace
