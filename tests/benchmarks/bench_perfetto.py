@@ -74,8 +74,8 @@ def ours(connection: duckdb.DuckDBPyConnection) -> bytes:
     """The exporter's way: encoder, compression, packets around it."""
     out = io.BytesIO()
     encoder = _native.PerfettoEncoder(compressed_into(out), unix_epoch=True)
-    encoder.add_process(10, 4242, "train.py", "python train.py", [])
-    encoder.add_thread(0, 4242, 4242, "python")
+    encoder.add_process(10, 4242, "train.py", 0, "python train.py", [])
+    encoder.add_thread(0, 4242, 4242, "python", 0)
     encoder.add_track(1, 10, "stream 0", 0)
     encoder.slices(connection.cursor().sql("FROM slices"), connection.cursor().sql("FROM arrows"))
     encoder.finish()

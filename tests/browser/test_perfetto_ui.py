@@ -7,10 +7,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.drawn import SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
+from ral_trace.tracer.exporters.drawn_tracks import LINKS
 from ral_trace.tracer.reading import Trace, open_trace
 from tests import perfetto_ui
 from tests.awkward import EPOCH_NS, awkward
+from tests.exporters.expected import Curve, bandwidths, queue_depths
 from tests.synthetic import training
 
 pytestmark = pytest.mark.browser
@@ -36,7 +38,7 @@ def test_the_ui_shows_a_real_recording(chromium: Browser, char_lm_without_gelu: 
 
 
 def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
-    """Slices, their summed duration, arrows and counters."""
+    """Slices, their summed duration, marks, arrows and counters."""
     with open_trace(path) as trace:
         out = export(trace, to)
         with perfetto_ui.opened(chromium, out) as ui:
@@ -45,7 +47,13 @@ def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
             assert ui.rows("SELECT sum(dur) FROM slice WHERE dur > 0") == _sql(
                 trace, f"SELECT sum(dur_ns)::BIGINT FROM event WHERE {SHOWN}"
             )
+            assert ui.rows(f"SELECT count(*) FROM slice WHERE category = '{MARK}'") == _sql(
+                trace, f"SELECT count(*) FROM event WHERE {SHOWN} AND kind = 'fallback' AND device IS NOT NULL"
+            )
             assert _arrows_in(ui) == _arrows_of(trace)
+            assert _curves_in(ui, "queue depth of %") == queue_depths(trace)
+            for link in LINKS:
+                assert _curves_in(ui, f"{link} bandwidth") == bandwidths(trace, link)
             for table, column, name in [
                 ("memory_curve", "allocated_bytes", "allocated bytes"),
                 ("reserved_curve", "reserved_bytes", "reserved bytes"),
@@ -100,7 +108,7 @@ def _slices_in(ui: perfetto_ui.PerfettoUi, args: str = "debug") -> list[tuple[ob
         SELECT extract_arg(arg_set_id, '{args}.event') AS event, ts, CASE WHEN dur < 0 THEN NULL ELSE dur END,
                name, category, extract_arg(arg_set_id, '{args}.correlation'), extract_arg(arg_set_id, '{args}.bytes'),
                extract_arg(arg_set_id, '{args}.reason')
-        FROM slice ORDER BY event""")
+        FROM slice WHERE category <> '{MARK}' ORDER BY event""")
 
 
 def _slices_of(trace: Trace, zero_ns: int = 0) -> list[tuple[object, ...]]:
@@ -133,3 +141,13 @@ def _counter_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[tuple[object, ...
         SELECT counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
         WHERE counter_track.name = '{name}' ORDER BY ts, value""")
     return [(ts_ns, float(value)) for ts_ns, value in found]
+
+
+def _curves_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[Curve]:
+    """The values of each counter whose name is like `name`, in order of time."""
+    curves: dict[object, Curve] = {}
+    for track, ts_ns, value in ui.rows(f"""
+        SELECT track_id, counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
+        WHERE counter_track.name LIKE '{name}' ORDER BY counter.ts"""):
+        curves.setdefault(track, []).append((ts_ns, float(value)))
+    return sorted(curves.values())

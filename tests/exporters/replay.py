@@ -64,6 +64,10 @@ class Replay:
             track = self.tracks[track].parent_uuid
         return self.tracks[track]
 
+    def parent(self, track: int) -> Any:
+        """The descriptor of the track above."""
+        return self.tracks[self.tracks[track].parent_uuid]
+
     def play(self, packet: TracePacket) -> None:
         if packet.HasField("track_descriptor"):
             descriptor = packet.track_descriptor

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.drawn import SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
 from ral_trace.tracer.reading import Trace, open_trace
 from tests.awkward import awkward
 from tests.synthetic import training
@@ -31,7 +31,10 @@ def test_viewers_see_each_row_once_with_its_exact_times(tmp_path: Path, make: Ca
         )
         expected = {id: (name or kind, kind, ts_ns, dur_ns) for id, name, kind, ts_ns, dur_ns in rows.fetchall()}
     zero_ns = found["ralTrace"]["zero_ns"]
-    shown = [one for one in found["traceEvents"] if one["ph"] in "XBi"]
+    drawn = [one for one in found["traceEvents"] if one["ph"] in "XBi"]
+    marks = [one["args"]["fallback"] for one in drawn if one["cat"] == MARK]
+    assert sorted(marks) == sorted(id for id, (_, kind, _, _) in expected.items() if kind == "fallback")
+    shown = [one for one in drawn if one["cat"] != MARK]
     assert {one["args"]["event"] for one in shown} == set(expected)
     assert len(shown) == len(expected)
     for one in shown:

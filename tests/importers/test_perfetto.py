@@ -53,16 +53,15 @@ class Recording:
         track = pb.TrackDescriptor
         self.packet(
             track_descriptor=track(
-                uuid=PROCESS_TRACK, process=pb.ProcessDescriptor(pid=PID, process_name="render", cmdline=["render", "-x"])
+                uuid=PROCESS_TRACK,
+                process=pb.ProcessDescriptor(pid=PID, process_name="render", cmdline=["render", "-x"]),
             )
         )
         thread = pb.ThreadDescriptor(pid=PID, tid=TID, thread_name="main loop")
         self.packet(track_descriptor=track(uuid=THREAD_TRACK, thread=thread))
         self.packet(track_descriptor=track(uuid=PLAIN_TRACK, parent_uuid=PROCESS_TRACK, name="requests"))
         counter = pb.CounterDescriptor(unit=pb.CounterDescriptor.UNIT_SIZE_BYTES)
-        self.packet(
-            track_descriptor=track(uuid=BYTES_TRACK, parent_uuid=PROCESS_TRACK, name="heap", counter=counter)
-        )
+        self.packet(track_descriptor=track(uuid=BYTES_TRACK, parent_uuid=PROCESS_TRACK, name="heap", counter=counter))
         return self
 
     def bytes(self) -> bytes:
@@ -324,7 +323,7 @@ def test_a_stack_without_ends_is_bounded(tmp_path: Path) -> None:
     made = Recording().described()
     for n in range(5_000):
         made.event(BEGIN, n, name="deeper")
-    assert rows(tmp_path, made, f"SELECT count(*), min(flags) FROM event") == [(5_000, FLAGS["UNFINISHED"])]
+    assert rows(tmp_path, made, "SELECT count(*), min(flags) FROM event") == [(5_000, FLAGS["UNFINISHED"])]
 
 
 def test_kernel_and_system_data_are_counted(tmp_path: Path) -> None:
@@ -355,7 +354,10 @@ def test_the_same_counter_name_twice_is_two_series(tmp_path: Path) -> None:
     )
     made.event(COUNTER, 1, BYTES_TRACK, counter_value=1)
     made.event(COUNTER, 1, 50, counter_value=2)
-    assert rows(tmp_path, made, "SELECT series, unit FROM counter ORDER BY 1") == [("heap", "bytes"), ("heap (50)", None)]
+    assert rows(tmp_path, made, "SELECT series, unit FROM counter ORDER BY 1") == [
+        ("heap", "bytes"),
+        ("heap (50)", None),
+    ]
 
 
 def ours(folder: Path) -> bytes:
@@ -509,6 +511,8 @@ def test_any_packets_are_read_or_said(tmp_path: Path, events: list[Any], cut: in
     whole = made.bytes()
     with open_trace(imported(tmp_path, whole[: len(whole) - cut])) as trace:
         [(found,)] = trace.sql("SELECT count(*) FROM event").fetchall()
-        [(paired,)] = trace.sql("SELECT count(*) FROM event WHERE kind = 'annotation' AND dur_ns IS NOT NULL").fetchall()
+        [(paired,)] = trace.sql(
+            "SELECT count(*) FROM event WHERE kind = 'annotation' AND dur_ns IS NOT NULL"
+        ).fetchall()
         assert found + paired <= len(events)
     (tmp_path / "back.duckdb").unlink()

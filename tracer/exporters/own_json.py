@@ -29,7 +29,7 @@ import numpy as np
 from isal import igzip
 
 from ral_trace.tracer import _native
-from ral_trace.tracer.exporters import drawn
+from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
 from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_private, cut_note, select
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
@@ -82,10 +82,12 @@ def _write_lines(file: IO[bytes], chunks: Iterator[list[str]]) -> None:
 
 def _zero_ns(trace: Trace, selection: Selection) -> int:
     """The earliest time that is drawn: viewers know no negative ones, and small numbers are exact in float64."""
-    values = f"({drawn.device_values_sql(selection)}) UNION ALL ({drawn.source_values_sql(selection)})"
+    values = (
+        f"({drawn_counters.device_values_sql(selection)}) UNION ALL ({drawn_counters.source_values_sql(selection)})"
+    )
     [(first,)] = trace.sql(f"SELECT min(ts_ns) FROM ({values})").fetchall()
     begin = selection.first_ns
-    return begin if first is None else min(begin, int(first) + drawn.shift_ns(selection))
+    return begin if first is None else min(begin, int(first) + selection.shift_ns)
 
 
 def _rows_of(trace: Trace, table: Table, condition: str, selection: Selection) -> Iterator[list[str]]:
@@ -134,7 +136,7 @@ class _ViewerEvents:
     def __init__(self, trace: Trace, selection: Selection, zero_ns: int) -> None:
         self._trace = trace
         self._selection = selection
-        self._zero = zero_ns - drawn.shift_ns(selection)
+        self._zero = zero_ns - selection.shift_ns
         self._made_up = MADE_UP_ID
         self._lanes = _native.TrackLanes()
         self._lane_places: dict[tuple[int, int], _Place] = {}
@@ -160,9 +162,9 @@ class _ViewerEvents:
 
     def _place_tracks(self) -> dict[int, _Place]:
         places: dict[int, _Place] = {}
-        for order, track in enumerate(drawn.tracks(self._trace)):
+        for order, track in enumerate(drawn_tracks.tracks(self._trace)):
             above = None if track.parent is None else places.get(track.parent)
-            if track.key < drawn.THREAD or drawn.DEVICE <= track.key < drawn.STREAM:
+            if track.is_group:
                 place = _Place(track.pid or self._new_id(), self._new_id(), track.name)
                 name = track.name if above is None else f"{track.name} of {above.name} ({above.pid})"
                 self._name("process_name", place.pid, place.tid, {"name": name})
@@ -236,8 +238,11 @@ class _ViewerEvents:
         return placed
 
     def _counters(self) -> Iterator[list[str]]:
-        tracks = {track.key: track for track in drawn.counter_tracks(self._trace)}
-        for values in (drawn.device_values_sql(self._selection), drawn.source_values_sql(self._selection)):
+        tracks = {track.key: track for track in drawn_tracks.counter_tracks(self._trace)}
+        for values in (
+            drawn_counters.device_values_sql(self._selection),
+            drawn_counters.source_values_sql(self._selection),
+        ):
             ts = _microseconds(f"ts_ns - ({self._zero})")
             with drawn.cursor(self._trace) as connection:
                 found = connection.execute(
@@ -246,7 +251,7 @@ class _ViewerEvents:
                 while rows := found.fetchmany(ROWS_AT_ONCE):
                     yield [self._counter_line(tracks[key], ts, value) for key, ts, value in rows if key in tracks]
 
-    def _counter_line(self, track: drawn.CounterTrack, ts: str, value: str) -> str:
+    def _counter_line(self, track: drawn_tracks.CounterTrack, ts: str, value: str) -> str:
         place = self._lane(-1 if track.parent is None else track.parent, 0)
         name, unit = json.dumps(track.name), json.dumps(track.unit or "value")
         return f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":{ts},"name":{name},"args":{{{unit}:{value}}}}}'

@@ -22,7 +22,7 @@ from isal import isal_zlib
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import RalTraceError
-from ral_trace.tracer.exporters import drawn
+from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
 from ral_trace.tracer.exporters.output import Selection, Window, create_private, select
 from ral_trace.tracer.exporters.perfetto_places import places_packet, varint
 from ral_trace.tracer.reading import Trace
@@ -40,7 +40,7 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     selection = select(trace, window)
     with create_private(out) as file:
         sink = compressed_into(file)
-        tracks, counters = drawn.tracks(trace), drawn.counter_tracks(trace)
+        tracks, counters = drawn_tracks.tracks(trace), drawn_tracks.counter_tracks(trace)
         sink(places_packet(trace, tracks, counters, selection))
         encoder = _native.PerfettoEncoder(sink, unix_epoch=_counts_from_1970(trace))
         describe(encoder, tracks, counters)
@@ -53,14 +53,16 @@ def write(trace: Trace, out: Path, window: Window) -> None:
         encoder.finish()
 
 
-def describe(encoder: _native.PerfettoEncoder, tracks: list[drawn.Track], counters: list[drawn.CounterTrack]) -> None:
+def describe(
+    encoder: _native.PerfettoEncoder, tracks: list[drawn_tracks.Track], counters: list[drawn_tracks.CounterTrack]
+) -> None:
     """Tells the encoder all tracks: parents first."""
     for track in tracks:
         parent = NO_PARENT if track.parent is None else track.parent
         if track.tid is not None and track.pid is not None:
-            encoder.add_thread(track.key, track.pid, track.tid, track.name)
+            encoder.add_thread(track.key, track.pid, track.tid, track.name, track.rank)
         elif track.pid is not None:
-            encoder.add_process(track.key, track.pid, track.name, track.command_line, track.labels)
+            encoder.add_process(track.key, track.pid, track.name, track.rank, track.command_line, track.labels)
         else:
             encoder.add_track(track.key, parent, track.name, track.rank)
     for counter in counters:
@@ -69,7 +71,7 @@ def describe(encoder: _native.PerfettoEncoder, tracks: list[drawn.Track], counte
 
 
 def _write_counters(trace: Trace, encoder: _native.PerfettoEncoder, selection: Selection) -> None:
-    for values in (drawn.device_values_sql(selection), drawn.source_values_sql(selection)):
+    for values in (drawn_counters.device_values_sql(selection), drawn_counters.source_values_sql(selection)):
         with drawn.cursor(trace) as connection:
             encoder.counters(connection.sql(values))
 

@@ -4,7 +4,7 @@
 
 The JSON: {"version": 1, "shift_ns": what to add to all times, "source": row, "quality": [row, ...], "tracks": [...]}, the
 tracks in the order of their uuids, which the encoder counts from 1: {"table", "row", "above": uuid of the track above}
-or {"derived": true} for a counter that follows from other rows. Viewers pass it over.
+or {"derived": true} for what follows from other rows. Viewers pass it over.
 https://perfetto.dev/docs/reference/trace-packet-proto#TraceAttributes
 """
 
@@ -12,28 +12,29 @@ import json
 from typing import Any
 
 from ral_trace.tracer.derive import NEVER_ENDED
-from ral_trace.tracer.exporters import drawn
+from ral_trace.tracer.exporters import drawn_tracks
 from ral_trace.tracer.exporters.output import Selection, cut_note
 from ral_trace.tracer.reading import Trace
 
 PLACES_KEY = "ral_trace.places"
 VERSION = 1
 TABLES = {
-    drawn.PROCESS: "process", drawn.THREAD: "thread", drawn.DEVICE: "device", drawn.STREAM: "stream",
-    drawn.COUNTER: "counter",
+    drawn_tracks.PROCESS: "process", drawn_tracks.THREAD: "thread", drawn_tracks.DEVICE: "device",
+    drawn_tracks.STREAM: "stream", drawn_tracks.STREAM_RANGES: "stream", drawn_tracks.STREAM_WAITS: "stream",
+    drawn_tracks.COUNTER: "counter",
 }  # fmt: skip
-DERIVED = drawn.FALLBACKS
-"""The counter that an importer can make anew; allocated and reserved bytes it cannot, because blocks are not drawn."""
+KEPT_CURVES = (drawn_tracks.ALLOCATED, drawn_tracks.RESERVED)
+"""Counters that follow from rows which are not drawn; all other counters that follow from rows can be made anew."""
 
 
 def places_packet(
-    trace: Trace, tracks: list[drawn.Track], counters: list[drawn.CounterTrack], selection: Selection
+    trace: Trace, tracks: list[drawn_tracks.Track], counters: list[drawn_tracks.CounterTrack], selection: Selection
 ) -> bytes:
     """A chunk for the sink: one packet. `tracks` and `counters` as they are given to the encoder, which comes after."""
     sources = trace.rows("SELECT * FROM source ORDER BY id")
     described = {
         "version": VERSION,
-        "shift_ns": drawn.shift_ns(selection),
+        "shift_ns": selection.shift_ns,
         "source": sources[0] if len(sources) == 1 else {},
         "quality": trace.rows(
             f"""SELECT what, count, example FROM (SELECT * FROM quality {cut_note(selection)})
@@ -46,7 +47,9 @@ def places_packet(
     return _message(1, _message(126, _message(1, attribute)))
 
 
-def _tracks(trace: Trace, tracks: list[drawn.Track], counters: list[drawn.CounterTrack]) -> list[dict[str, Any]]:
+def _tracks(
+    trace: Trace, tracks: list[drawn_tracks.Track], counters: list[drawn_tracks.CounterTrack]
+) -> list[dict[str, Any]]:
     rows = {
         (table, row["id"]): {column: value for column, value in row.items() if value is not None}
         for table in TABLES.values()
@@ -59,11 +62,11 @@ def _tracks(trace: Trace, tracks: list[drawn.Track], counters: list[drawn.Counte
         above = None if track.parent is None else uuids.get(track.parent)
         if kind in TABLES:
             found.append({"table": TABLES[kind], "row": rows.get((TABLES[kind], number), {}), "above": above})
-        elif kind == DERIVED:
-            found.append({"derived": True})
-        else:
+        elif kind in KEPT_CURVES:
             row = {"series": track.name, "unit": getattr(track, "unit", None)}
             found.append({"table": "counter", "row": row, "above": above})
+        else:
+            found.append({"derived": True})
     return found
 
 

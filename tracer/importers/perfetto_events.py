@@ -12,14 +12,15 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from ral_trace.tracer.importers.args import args_text
 from ral_trace.tracer.importers.perfetto_sequence import Sequence
 from ral_trace.tracer.importers.perfetto_tracks import Place, Tracks
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import Frame, Rows
 from ral_trace.tracer.schema import FLAGS, KINDS
 
 MAX_OPEN = 4096
 """Slices open at one time on one track; Perfetto's own reader takes 255."""
-OUR_COLUMNS = ("category", "bytes", "step", "correlation", "device", "stream")
-"""Debug annotations of a trace of ours that are columns of `event`; `event`, its id there, is the mark of one."""
-DEVICE_KINDS = ("kernel", "transfer", "wait")
+OUR_COLUMNS = ("event", "category", "bytes", "step", "correlation", "line", "on_device", "on_stream")
+"""Debug annotations of a trace of ours that are columns of `event`; `event`, its id there, tells a row of ours."""
+MARK = "mark"
+"""The category of points that repeat a fallback of ours on its device's track: no rows."""
 UNFINISHED = FLAGS["UNFINISHED"]
 MOST_NS = 2**63 - 1
 PHASES = {ord("B"): 1, ord("E"): 2, ord("b"): 1, ord("e"): 2, ord("I"): 3, ord("i"): 3, ord("n"): 3, ord("R"): 3}
@@ -85,9 +86,7 @@ class Events:
 
     def _slice(self, event: Any, sequence: Sequence, uuid: Any, ts_ns: int) -> Slice:
         place = sequence.place(event, uuid, self._tracks)
-        one = Slice(
-            place, sequence.name_of(event), sequence.category_of(event), ts_ns, sequence.annotations_of(event)
-        )
+        one = Slice(place, sequence.name_of(event), sequence.category_of(event), ts_ns, sequence.annotations_of(event))
         self._link(one, event)
         return one
 
@@ -114,6 +113,8 @@ class Events:
         self._emit(one, legacy.duration_us * 1000 if known else None, flags=0 if known else UNFINISHED)
 
     def _emit(self, one: Slice, dur_ns: int | None, *, flags: int = 0, point: bool = False) -> None:
+        if point and one.category == MARK and "fallback" in one.args:
+            return
         columns = self._ours(one) if _is_ours(one) else None
         if columns is None:
             kind = "instant" if point else "annotation"
@@ -132,19 +133,21 @@ class Events:
         """The columns of a row that our exporter wrote."""
         args, place = one.args, one.place
         known = {key: args.pop(key) for key in OUR_COLUMNS if key in args}
-        args.pop("event")
-        numbers = {key: known[key] for key in ("bytes", "step", "correlation") if type(known.get(key)) is int}
-        device = self._tracks.ours.row("device", _integer(known.get("device")))
-        stream = self._tracks.ours.row("stream", _integer(known.get("stream")))
+        on = self._tracks.ours.row("stream", known.get("on_stream")) or self._tracks.ours.row(
+            "device", known.get("on_device")
+        )
+        if place.device is None and on is not None:
+            place = Place(place.process, place.thread, on.device, on.stream)
         category = known.get("category")
         return {
             "kind": one.category,
             "category": category if isinstance(category, str) else None,
             "thread": place.thread,
-            "device": device if place.device is None else place.device,
-            "stream": stream if place.stream is None else place.stream,
+            "device": place.device,
+            "stream": place.stream,
+            "stack": self._rows.stack(_frames(known.get("line"))),
             "args": args_text(args),
-            **numbers,
+            **{key: known[key] for key in ("bytes", "step", "correlation") if type(known.get(key)) is int},
         }
 
     def _link(self, one: Slice, event: Any) -> None:
@@ -201,8 +204,10 @@ def _is_ours(one: Slice) -> bool:
     return type(one.args.get("event")) is int and one.category in KINDS
 
 
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
+def _frames(line: Any) -> list[Frame]:
+    """The innermost frame, from `file:line`: all that a trace of ours says of a stack."""
+    file, _, number = line.rpartition(":") if isinstance(line, str) else ("", "", "")
+    return [(file, int(number), None)] if file and number.isascii() and number.isdigit() and len(number) < 10 else []
 
 
 def _flow_kind(begin: Slice, end: Slice) -> str | None:

@@ -3,7 +3,8 @@
 https://perfetto.dev/docs/reference/synthetic-track-event#incremental-state
 """
 
-from collections.abc import Iterator, Sequence as Several
+from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from typing import Any
 
 from ral_trace.tracer.importers.perfetto_clocks import Clocks, SequenceClocks
@@ -144,7 +145,10 @@ class Sequence:
             yield event.extra_counter_values, own or (defaults.extra_counter_track_uuids if defaults else ())
         if event.extra_double_counter_values:
             own = event.extra_double_counter_track_uuids
-            yield event.extra_double_counter_values, own or (defaults.extra_double_counter_track_uuids if defaults else ())
+            yield (
+                event.extra_double_counter_values,
+                own or (defaults.extra_double_counter_track_uuids if defaults else ()),
+            )
 
 
 def _nested(value: Any, depth: int) -> Any:
@@ -156,7 +160,9 @@ def _nested(value: Any, depth: int) -> Any:
         return {key: _nested(member, depth + 1) for key, member in members}
     if value.array_values:
         return [_nested(member, depth + 1) for member in value.array_values]
-    kind = next((kind for kind in ("int_value", "double_value", "bool_value", "string_value") if value.HasField(kind)), "")
+    kind = next(
+        (kind for kind in ("int_value", "double_value", "bool_value", "string_value") if value.HasField(kind)), ""
+    )
     return getattr(value, kind) if kind else None
 
 

@@ -87,7 +87,9 @@ class Tracks:
         descriptor = self._described.get(uuid)
         above = None if descriptor is None else self._described.get(descriptor.parent_uuid)
         if descriptor is not None and above is not None and self.ours.known:
-            main = next((name for name in (_name(above), above.thread.thread_name, above.process.process_name) if name), "")
+            main = next(
+                (name for name in (_name(above), above.thread.thread_name, above.process.process_name) if name), ""
+            )
             if descriptor.name.startswith(f"{main} (overlap "):
                 return int(above.uuid)
         return uuid
@@ -162,9 +164,9 @@ class OurPlaces:
         self._rows = rows
         self._entries: dict[int, dict[str, Any]] = {}
         self._tracks: dict[tuple[Any, Any], int] = {}
-        self._ids: dict[tuple[str, int], int] = {}
         self.shift_ns = 0
         """What the exporter took away from all times."""
+        self._places: dict[int, Place | None] = {}
 
     @property
     def known(self) -> bool:
@@ -200,6 +202,11 @@ class OurPlaces:
 
     def place(self, uuid: int) -> Place | None:
         """Where a track is; None: not said."""
+        if uuid not in self._places:
+            self._places[uuid] = self._made(uuid)
+        return self._places[uuid]
+
+    def _made(self, uuid: int) -> Place | None:
         line = []
         entry: Any = self._entries.get(uuid)
         while isinstance(entry, dict) and len(line) < MAX_ANCESTORS:
@@ -218,8 +225,7 @@ class OurPlaces:
         table, rows = entry.get("table"), self._rows
         row = entry.get("row")
         columns = _columns(table, row) if isinstance(table, str) and isinstance(row, dict) else {}
-        original = columns.pop("id", None)
-        for refers in ("source", "process", "device"):
+        for refers in ("id", "source", "process", "device"):
             columns.pop(refers, None)
         if table == "process":
             ids[table] = rows.process(("ours", uuid), **columns)
@@ -229,16 +235,11 @@ class OurPlaces:
             ids[table] = rows.device(ids["process"], columns.pop("type", None), columns.pop("index", None), **columns)
         elif table == "stream" and "device" in ids:
             ids[table] = rows.stream(ids["device"], columns.pop("number", None), **columns)
-        if isinstance(table, str) and table in ids and isinstance(original, int):
-            self._ids[table, original] = ids[table]
 
-    def row(self, table: str, original: int | None) -> int | None:
-        """The id here of a row that had another one in the trace that was exported; None: not known."""
-        if original is None:
-            return None
-        if (table, original) not in self._ids and (table, original) in self._tracks:
-            self.place(self._tracks[table, original])
-        return self._ids.get((table, original))
+    def row(self, table: str, original: Any) -> Place | None:
+        """Where a row is that had an id in the trace that was exported; None: not known."""
+        uuid = self._tracks.get((table, original)) if type(original) is int else None
+        return None if uuid is None else self.place(uuid)
 
     def derived(self, uuid: int) -> bool:
         """Whether a counter follows from other rows that the trace holds as well."""

@@ -91,16 +91,27 @@ class Encoder::ArrowCursor {
 };
 
 Encoder::Encoder(Sink sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes)
-    : sink_(std::move(sink)), unix_epoch_(unix_epoch), chunk_bytes_(chunk_bytes), intern_bytes_(intern_bytes) {}
+    : sink_(std::move(sink)), unix_epoch_(unix_epoch), chunk_bytes_(chunk_bytes), intern_bytes_(intern_bytes) {
+  write_root();
+}
+
+//   TrackDescriptor { uuid = 0, processes and threads in the order of their ranks }; nothing is drawn on it
+void Encoder::write_root() {
+  Message descriptor;
+  descriptor.varint(field::kTrackUuid, kNoTrack);
+  descriptor.varint(field::kTrackProcessOrdering, kRootOrderingExplicit);
+  descriptor.varint(field::kTrackThreadOrdering, kRootOrderingExplicit);
+  write_descriptor(descriptor, kSliceSequence);
+}
 
 std::uint64_t Encoder::parent_uuid(TrackKey parent) const {
   const auto found = tracks_.find(parent);
   return found == tracks_.end() ? kNoTrack : found->second.uuid;
 }
 
-//   TrackDescriptor { uuid, process { pid, command line, name, labels }, children in the order of their ranks }
-void Encoder::add_process(TrackKey key, std::int32_t pid, std::string_view name, std::string_view command_line,
-                          const std::vector<std::string>& labels) {
+//   TrackDescriptor { uuid, process { pid, command line, name, labels }, rank, children in the order of their ranks }
+void Encoder::add_process(TrackKey key, std::int32_t pid, std::string_view name, std::int32_t rank,
+                          std::string_view command_line, const std::vector<std::string>& labels) {
   const std::uint64_t uuid = next_uuid_++;
   Message process;
   process.integer(field::kProcessPid, pid);
@@ -114,13 +125,15 @@ void Encoder::add_process(TrackKey key, std::int32_t pid, std::string_view name,
   Message descriptor;
   descriptor.varint(field::kTrackUuid, uuid);
   descriptor.message(field::kTrackProcess, process);
+  descriptor.integer(field::kTrackSiblingRank, rank);
   descriptor.varint(field::kTrackChildOrdering, kChildOrderingExplicit);
   write_descriptor(descriptor, kSliceSequence);
   tracks_.insert_or_assign(key, Track{uuid, std::string(name), {}, {}});
 }
 
-//   TrackDescriptor { uuid, thread { pid, tid, name } }; the viewer finds the process by its pid
-void Encoder::add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name) {
+//   TrackDescriptor { uuid, thread { pid, tid, name }, rank }; the viewer finds the process by its pid
+void Encoder::add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name,
+                         std::int32_t rank) {
   const std::uint64_t uuid = next_uuid_++;
   Message thread;
   thread.integer(field::kThreadPid, pid);
@@ -129,6 +142,7 @@ void Encoder::add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::
   Message descriptor;
   descriptor.varint(field::kTrackUuid, uuid);
   descriptor.message(field::kTrackThread, thread);
+  descriptor.integer(field::kTrackSiblingRank, rank);
   write_descriptor(descriptor, kSliceSequence);
   tracks_.insert_or_assign(key, Track{uuid, std::string(name), {}, {}});
 }
@@ -144,6 +158,7 @@ void Encoder::add_track(TrackKey key, TrackKey parent, std::string_view name, st
   descriptor.bytes(field::kTrackName, name);
   descriptor.integer(field::kTrackSiblingRank, rank);
   descriptor.varint(field::kTrackChildOrdering, kChildOrderingExplicit);
+  descriptor.varint(field::kTrackSiblingMerge, kNeverMerge);
   write_descriptor(descriptor, kSliceSequence);
   tracks_.insert_or_assign(key, Track{uuid, std::string(name), {}, {}});
 }
@@ -166,6 +181,7 @@ void Encoder::add_counter(TrackKey key, TrackKey parent, std::string_view name, 
   }
   descriptor.bytes(field::kTrackName, name);
   descriptor.varint(field::kTrackSiblingRank, kFirstCounterRank + uuid);
+  descriptor.varint(field::kTrackSiblingMerge, kNeverMerge);
   descriptor.message(field::kTrackCounter, counter);
   counters_.insert_or_assign(key, CounterTrack{std::move(descriptor), uuid});
 }
@@ -361,6 +377,16 @@ Encoder::Track& Encoder::track_of(TrackKey key) {
   return tracks_.at(key);
 }
 
+// Likewise a value may belong to a counter that nobody described.
+const Encoder::CounterTrack& Encoder::counter_of(TrackKey key) {
+  const auto found = counters_.find(key);
+  if (found != counters_.end()) {
+    return found->second;
+  }
+  add_counter(key, kNoParent, "unknown counter", "");
+  return counters_.at(key);
+}
+
 std::uint64_t Encoder::lane_uuid(Track& track, std::size_t lane) {
   if (lane == 0) {
     return track.uuid;
@@ -372,6 +398,7 @@ std::uint64_t Encoder::lane_uuid(Track& track, std::size_t lane) {
     descriptor.varint(field::kTrackParentUuid, track.uuid);
     descriptor.bytes(field::kTrackName, track.name + " (overlap " + std::to_string(lane) + ")");
     descriptor.varint(field::kTrackSiblingRank, lane);
+    descriptor.varint(field::kTrackSiblingMerge, kNeverMerge);
     write_descriptor(descriptor, kSliceSequence);
     track.lane_uuids.push_back(uuid);
   }
@@ -387,7 +414,7 @@ void Encoder::counters(ColumnStream& rows) {
     for (std::size_t row = 0; row < rows.rows(); ++row) {
       const TrackKey key = columns[kCounterKey].integer(row);
       const std::int64_t now = columns[kTime].integer(row);
-      const CounterTrack& counter = counters_.at(key);
+      const CounterTrack& counter = counter_of(key);
       const auto sequence = static_cast<std::uint32_t>(kFirstCounterSequence + counter.uuid);
       if (current != key) {
         current = key;

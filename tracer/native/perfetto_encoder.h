@@ -51,9 +51,10 @@ class Encoder {
   Encoder(Sink sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes);
 
   // A group of the viewer, with the process id where it has one that the format can say (32 bits, unique in the trace).
-  void add_process(TrackKey key, std::int32_t pid, std::string_view name, std::string_view command_line,
-                   const std::vector<std::string>& labels);
-  void add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name);
+  // `rank` orders processes, and threads of one process.
+  void add_process(TrackKey key, std::int32_t pid, std::string_view name, std::int32_t rank,
+                   std::string_view command_line, const std::vector<std::string>& labels);
+  void add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name, std::int32_t rank);
   // A plain track; kNoParent as `parent`: at the top. Tracks of one parent are shown by `rank`.
   void add_track(TrackKey key, TrackKey parent, std::string_view name, std::int32_t rank);
   // Appears in the trace with its first value.
@@ -102,12 +103,14 @@ class Encoder {
   void begin_packet(std::uint32_t sequence, std::int64_t now_ns);
   void end_packet();
   void write_descriptor(const Message& descriptor, std::uint32_t sequence);
+  void write_root();
   void write_slice(const ColumnStream& rows, const std::vector<Column>& columns, std::size_t row, ArrowCursor& arrows);
   void write_ends_until(std::int64_t now_ns);
   void annotate(const ColumnStream& rows, const std::vector<Column>& columns, std::size_t row);
   std::uint64_t intern(InternTable& table, std::uint32_t number, std::string_view text);
   std::uint64_t parent_uuid(TrackKey parent) const;
   Track& track_of(TrackKey key);
+  const CounterTrack& counter_of(TrackKey key);
   std::uint64_t lane_uuid(Track& track, std::size_t lane);
   void bound_interned(std::int64_t now_ns);
 

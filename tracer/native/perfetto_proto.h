@@ -60,6 +60,9 @@ inline constexpr std::uint32_t kTrackParentUuid = 5;
 inline constexpr std::uint32_t kTrackCounter = 8;
 inline constexpr std::uint32_t kTrackChildOrdering = 11;
 inline constexpr std::uint32_t kTrackSiblingRank = 12;
+inline constexpr std::uint32_t kTrackSiblingMerge = 15;
+inline constexpr std::uint32_t kTrackProcessOrdering = 19;
+inline constexpr std::uint32_t kTrackThreadOrdering = 20;
 
 inline constexpr std::uint32_t kProcessPid = 1;
 inline constexpr std::uint32_t kProcessCommandLine = 2;
@@ -77,6 +80,8 @@ enum SequenceFlag : std::uint8_t { kStateCleared = 1, kNeedsState = 2 };
 enum ClockId : std::uint8_t { kRealtime = 1, kBoottime = 6, kIncremental = 64 };
 enum CounterUnit : std::uint8_t { kUnspecified = 0, kCount = 2, kSizeBytes = 3 };
 inline constexpr std::uint64_t kChildOrderingExplicit = 3;
+inline constexpr std::uint64_t kRootOrderingExplicit = 1;  // of processes, and of threads
+inline constexpr std::uint64_t kNeverMerge = 2;            // else siblings of one name become one track
 
 // The bytes of one message while it is being written. Fields go in order of writing; an embedded message is finished first.
 //
