@@ -7,6 +7,7 @@ Recording is the bare command; what reads a trace is a subcommand, found here or
 import sys
 import traceback
 from importlib.metadata import entry_points, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,20 @@ class Percent(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return value if isinstance(value, float) else percent(str(value))
+
+
+class Words(click.ParamType[tuple[str, ...]]):
+    """An option of words with commas between them."""
+
+    name = "words"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        words = tuple(word.strip() for word in value.split(","))
+        if not all(words):
+            raise UsageError(f"'{value}' is not a list of words; write it as kernel,transfer")
+        return words
 
 
 class Commands(click.Group):
@@ -256,7 +271,32 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
     help="Leave out what ended before, counted from the first event.",
 )
 @click.option("--to", "to_ns", type=Duration(), metavar="TIME", help="Leave out what begins later.")
-def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | None) -> None:
+@click.option(
+    "--device",
+    "devices",
+    type=Words(),
+    multiple=True,
+    metavar="DEVICE",
+    help="Only this device's work (ral:1; cuda for all of that type), and the host rows that led to it. Repeatable.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    type=Words(),
+    multiple=True,
+    metavar="KIND",
+    help="Only events of this kind: kernel,transfer. Repeatable.",
+)
+@click.option("--run", metavar="NAME", help="With a folder: the run's name there. Default: the trace's.")
+def export(
+    trace: Path | None,
+    output: Path,
+    from_ns: int | None,
+    to_ns: int | None,
+    devices: tuple[tuple[str, ...], ...],
+    kinds: tuple[tuple[str, ...], ...],
+    run: str | None,
+) -> None:
     """Write TRACE (default: the newest here) in another format."""
     from ral_trace.tracer import exporters
 
@@ -264,7 +304,8 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise UsageError("--from must lie before --to")
     with open_trace(trace or newest_trace(Path.cwd())) as opened:
-        exporters.export(opened, output, exporters.Window(from_ns, to_ns))
+        window = exporters.Window(from_ns, to_ns, tuple(chain(*devices)), tuple(chain(*kinds)), run)
+        exporters.export(opened, output, window)
     click.echo(f"{output}: written", err=True)
 
 

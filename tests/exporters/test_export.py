@@ -3,14 +3,14 @@
 import stat
 from pathlib import Path
 
-import duckdb
 import pytest
 
+from ral_trace.tracer.cli import main
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.exporters import Window, export, exporter_for, own_json, parquet, perfetto
 from ral_trace.tracer.reading import open_trace
-from ral_trace.tracer.schema import TABLES
-from tests.awkward import awkward
+from ral_trace.tracer.store import TraceBuilder
+from tests.exporters.replay import replay
 from tests.synthetic import training
 
 NAMES = ["run.pftrace", "run.json", "run.json.gz", "run"]
@@ -33,7 +33,7 @@ def test_outputs_are_private_and_nothing_else_is_left(tmp_path: Path, name: str)
         out = export(trace, tmp_path / "out" / name)
     assert list(out.parent.iterdir()) == [out]
     assert mode(out) == (0o700 if out.is_dir() else 0o600)
-    assert all(mode(path) == 0o600 for path in out.glob("*.parquet"))
+    assert all(mode(path) == 0o600 for path in out.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,21 +67,97 @@ def test_a_file_is_replaced(tmp_path: Path) -> None:
     assert out.read_bytes().startswith(b'{"ralTrace":')
 
 
-@pytest.mark.parametrize("make", [training, awkward])
-def test_parquet_holds_every_table(tmp_path: Path, make: object) -> None:
-    assert callable(make)
-    with open_trace(make(tmp_path / "run.duckdb")) as trace:
-        out = export(trace, tmp_path / "it's a folder")
-        for table in TABLES:
-            file = str(out / f"{table.name}.parquet").replace("'", "''")
-            kinds = ", ".join(f'"{column}"::VARCHAR' for column in table.columns)
-            expected = trace.sql(f"SELECT {kinds} FROM {table.name} ORDER BY ALL").fetchall()
-            assert duckdb.connect().sql(f"SELECT {kinds} FROM '{file}' ORDER BY ALL").fetchall() == expected
+def parts(tmp_path: Path, name: str, window: Window) -> set[tuple[str, str | None]]:
+    """Kinds and devices of the rows in a part of a trace of two devices, by way of our JSON."""
+    with open_trace(training(tmp_path / "run.duckdb", launches=300)) as trace:
+        out = export(trace, tmp_path / name, window)
+    with open_trace(out) as part:
+        return set(part.sql("SELECT DISTINCT kind::VARCHAR, device_label FROM events").fetchall())
 
 
-def test_a_part_says_so(tmp_path: Path) -> None:
-    with open_trace(training(tmp_path / "run.duckdb")) as trace:
-        out = export(trace, tmp_path / "part", Window(to_ns=5_000_000))
-    rows = duckdb.connect().sql(f"SELECT what FROM '{out}/quality.parquet' WHERE process IS NULL").fetchall()
-    what = "from its begin to 5000000 ns after its first event: rows that were left out"
-    assert rows == [(f"only a part of the recording was exported, {what}",)]
+def test_a_device_keeps_its_rows_and_the_host_rows_that_led_to_them(tmp_path: Path) -> None:
+    found = parts(tmp_path, "part.json", Window(devices=("ral:0",)))
+    assert {device for _, device in found} == {"ral:0", None}
+    assert {kind for kind, device in found if device is None} == {"op", "annotation"}
+    with open_trace(tmp_path / "run.duckdb") as trace, open_trace(tmp_path / "part.json") as part:
+        query = "SELECT id FROM events WHERE device_label = 'ral:0' ORDER BY id"
+        assert part.sql(query).fetchall() == trace.sql(query).fetchall()
+        ops = trace.sql("""
+            SELECT DISTINCT parent FROM events WHERE kind = 'launch' AND device_label = 'ral:0'
+            AND parent IN (SELECT id FROM event WHERE kind = 'op') ORDER BY 1""").fetchall()
+        assert part.sql("SELECT id FROM event WHERE kind = 'op' ORDER BY id").fetchall() == ops
+        assert part.sql("SELECT DISTINCT device FROM allocation").fetchall() == [(0,)]
+        [(what, left)] = part.sql("SELECT what, count FROM quality WHERE process IS NULL").fetchall()
+        assert what == "only a part of the recording was exported, of ral:0: rows that were left out"
+        whole, kept = (each.sql("SELECT count(*) FROM event").fetchall()[0][0] for each in (trace, part))
+        assert left == whole - kept > 0
+
+
+def test_a_launch_that_does_not_say_its_device_is_found_by_its_correlation(tmp_path: Path) -> None:
+    """As in the traces of other tools."""
+    with TraceBuilder(tmp_path / "run.duckdb") as builder:
+        process = builder.add("process", source=builder.add("source", format="kineto"), pid=5)
+        thread = builder.add("thread", process=process, tid=1)
+        devices = [builder.add("device", process=process, type="cuda", index=n) for n in (0, 1)]
+        host = {"process": process, "thread": thread, "flags": 0}
+        for n, device in enumerate(devices):
+            at = 100 * n
+            builder.add("event", kind="op", name=f"op {n}", ts_ns=at, dur_ns=50, **host)
+            builder.add("event", kind="launch", name=f"launch {n}", ts_ns=at + 10, dur_ns=5, correlation=n, **host)
+            placed = {"process": process, "device": device, "correlation": n, "flags": 0}
+            builder.add("event", kind="kernel", name=f"kernel {n}", ts_ns=at + 20, dur_ns=5, **placed)
+        builder.finish()
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        out = export(trace, tmp_path / "part.json", Window(devices=("cuda:1",)))
+    with open_trace(out) as part:
+        assert part.sql("SELECT name FROM event ORDER BY ts_ns").fetchall() == [("op 1",), ("launch 1",), ("kernel 1",)]
+
+
+@pytest.mark.parametrize("devices", [("ral:0", "ral:1"), ("ral",)])
+def test_several_devices(tmp_path: Path, devices: tuple[str, ...]) -> None:
+    assert {device for _, device in parts(tmp_path, "part.json", Window(devices=devices))} == {"ral:0", "ral:1", None}
+
+
+def test_kinds(tmp_path: Path) -> None:
+    found = parts(tmp_path, "part.json", Window(devices=("ral:1",), kinds=("kernel", "transfer")))
+    assert found == {("kernel", "ral:1"), ("transfer", "ral:1")}
+    with open_trace(tmp_path / "part.json") as part:
+        assert part.sql("SELECT 1 FROM allocation UNION ALL SELECT 1 FROM flow").fetchall() == []
+
+
+def test_only_counters_of_the_chosen_are_drawn(tmp_path: Path) -> None:
+    with open_trace(training(tmp_path / "run.duckdb", launches=300)) as trace:
+        window = Window(devices=("ral:1",), kinds=("kernel", "alloc"))
+        played = replay(export(trace, tmp_path / "run.pftrace", window).read_bytes())
+    names = {(played.tracks[uuid].name, played.parent(uuid).name) for uuid in played.counters}
+    device = "ral:1 · sim · Sim accelerator"
+    assert names == {("allocated bytes", device), ("queue depth of stream 0 · compute", device)}
+    assert {one.category for one in played.slices} == {"kernel"}
+
+
+def test_an_unknown_device_or_kind_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    with open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace:
+        with pytest.raises(UsageError, match="there is no device cuda:0 in it; its devices: ral:0, ral:1"):
+            export(trace, tmp_path / "part.json", Window(devices=("cuda:0",)))
+        with pytest.raises(UsageError, match="there is no kind of event 'kernels'; choose from: op, launch, kernel"):
+            export(trace, tmp_path / "part.json", Window(kinds=("kernels",)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.duckdb"]
+
+
+def test_the_command_line_says_which_part(tmp_path: Path) -> None:
+    training(tmp_path / "run.duckdb", launches=100)
+    words = ["export", str(tmp_path / "run.duckdb"), "-o", str(tmp_path / "out.json"), "--from", "1ms", "--to", "3ms"]
+    words += ["--device", "ral:0", "--device", "ral:1", "--kind", "kernel,transfer", "--kind", "sync"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    with open_trace(tmp_path / "out.json") as part:
+        assert {kind for (kind,) in part.sql("SELECT DISTINCT kind::VARCHAR FROM event").fetchall()} <= {
+            "kernel", "transfer", "sync",
+        }  # fmt: skip
+        [(what,)] = part.sql("SELECT what FROM quality WHERE process IS NULL").fetchall()
+    assert "from 1000000 ns after its first event to 3000000 ns" in what
+    assert what.endswith("of ral:0, ral:1, of the kinds kernel, transfer, sync: rows that were left out")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--kind", "kernel,"])
+    assert ended.value.code == 2

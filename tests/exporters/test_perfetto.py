@@ -143,8 +143,11 @@ def test_what_waits_or_is_projected_on_a_stream_lies_beside_its_work(tmp_path: P
         played = exported(trace, tmp_path)
     where = {one.name: played.tracks[one.track] for one in played.slices}
     assert {kind: track.name for kind, track in where.items()} == {
-        "kernel": "stream 7", "transfer": "stream 7", "wait": "stream 7 · waits", "annotation": "stream 7 · annotations",
-    }  # fmt: skip
+        "kernel": "stream 7",
+        "transfer": "stream 7",
+        "wait": "stream 7 · waits",
+        "annotation": "stream 7 · annotations",
+    }
     in_order = sorted(where.values(), key=lambda track: track.sibling_order_rank)
     assert [track.name for track in in_order] == ["stream 7 · annotations", "stream 7", "stream 7", "stream 7 · waits"]
     assert {played.tracks[track.parent_uuid].name for track in in_order} == {"cuda:0"}
@@ -153,9 +156,9 @@ def test_what_waits_or_is_projected_on_a_stream_lies_beside_its_work(tmp_path: P
 def test_a_slice_says_its_shapes_and_its_innermost_line(tmp_path: Path) -> None:
     with TraceBuilder(tmp_path / "run.duckdb") as builder:
         process = builder.add("process", source=builder.add("source", format="live"), pid=5)
-        stack = builder.add("stack", frames=[
-            {"file": "model.py", "line": 12, "function": "forward"}, {"file": "train.py", "line": 3, "function": "main"},
-        ])  # fmt: skip
+        inner, outer = ("model.py", 12, "forward"), ("train.py", 3, "main")
+        frames = [dict(zip(("file", "line", "function"), frame, strict=True)) for frame in (inner, outer)]
+        stack = builder.add("stack", frames=frames)
         args = '{"shapes": [[2, 3], [3]], "dtypes": ["float", "float"], "other": 1}'
         builder.add("event", kind="op", ts_ns=1, dur_ns=1, process=process, stack=stack, args=args, flags=0)
         builder.finish()

@@ -49,7 +49,7 @@ def checked_output(out: Path) -> Path:
     """Where an export to `out` really goes. Raises UsageError when it would replace something that it must not."""
     if exporter_for(out).ENDINGS or not out.is_dir():
         return output_file(out)
-    if any(out.iterdir()):
+    if any(out.iterdir()) and not parquet.is_data_set(out):
         raise UsageError(f"{out}: there is a folder of that name; choose another name, or remove it first")
     return out
 
@@ -57,14 +57,19 @@ def checked_output(out: Path) -> Path:
 def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
     """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
 
-    Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
+    Replaces a file; a folder must be new, empty, or hold other runs. Raises UsageError, or RalTraceError when it cannot
+    be written.
     """
     exporter = exporter_for(out)
     out = checked_output(out)
+    window = window or Window()
     partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
     try:
-        exporter.write(trace, partial, window or Window())
-        partial.replace(out)
+        if out.is_dir() and any(out.iterdir()):
+            parquet.add(trace, out, partial, window)
+        else:
+            exporter.write(trace, partial, window)
+            partial.replace(out)
     except (duckdb.Error, OSError) as error:
         why = str(error).strip().splitlines()[0]
         raise RalTraceError(f"{out}: could not be written ({why}); choose another place with --output") from error
