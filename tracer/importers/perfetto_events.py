@@ -71,6 +71,8 @@ class Events:
         elif kind == TrackEvent.TYPE_SLICE_END:
             self._end(key, event, sequence, ts_ns)
         elif kind == TrackEvent.TYPE_INSTANT:
+            if sequence.category_of(event) == MARK and "fallback" in sequence.annotations_of(event):
+                return
             self._emit(self._slice(event, sequence, uuid, ts_ns), None, point=True)
         elif kind == TrackEvent.TYPE_COUNTER:
             self._count(event, uuid, ts_ns)
@@ -113,8 +115,6 @@ class Events:
         self._emit(one, legacy.duration_us * 1000 if known else None, flags=0 if known else UNFINISHED)
 
     def _emit(self, one: Slice, dur_ns: int | None, *, flags: int = 0, point: bool = False) -> None:
-        if point and one.category == MARK and "fallback" in one.args:
-            return
         columns = self._ours(one) if _is_ours(one) else None
         if columns is None:
             kind = "instant" if point else "annotation"
