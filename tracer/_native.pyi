@@ -330,7 +330,7 @@ class TraceJsonScanner:
     """Chrome's JSON in, cut anywhere; rows out; see native/trace_json.h.
 
     `fields` are (key in args, column, 'int', 'uint' or 'text'): they get columns, and are left out of args, as are the
-    keys of `leave_out`. A unit of ts and dur is 10^nanoseconds_exponent ns. Works without the GIL.
+    keys of `leave_out`. Arrows of the categories `skip_arrows` become no rows. A unit of ts and dur is 10^nanoseconds_exponent ns. Works without the GIL.
     """
 
     rows: int
@@ -346,6 +346,7 @@ class TraceJsonScanner:
         *,
         fields: Sequence[tuple[str, str, str]] = ...,
         leave_out: Sequence[str] = ...,
+        skip_arrows: Sequence[str] = ...,
         nanoseconds_exponent: int = ...,
     ) -> None: ...
     def feed(self, data: bytes) -> None:
@@ -354,8 +355,8 @@ class TraceJsonScanner:
         """Raises NotATrace."""
     def take(self) -> TraceBatch:
         """The rows since the last call."""
-    def groups(self) -> list[tuple[int, str, str | None, str | None, str | None, int]]:
-        """(track, ph, cat, pid, tid, rows); the index is the number in the column `grp`. A track is a pid and a tid."""
+    def groups(self) -> list[tuple[int, str, str | None, str | None, str | None, int, bool]]:
+        """(track, ph, cat, pid, tid, rows, skipped); the index is the number in the column `grp`. A track is a pid and a tid."""
     def metadata(self) -> list[tuple[str, str]]:
         """Members of the file besides traceEvents, as JSON."""
     def faults(self) -> list[tuple[str, int, str]]:

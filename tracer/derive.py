@@ -5,6 +5,8 @@ Each function takes a connection whose current database has the tables of `schem
 `memory_change` (below).
 """
 
+from collections.abc import Collection
+
 import duckdb
 
 from ral_trace.tracer import _native
@@ -44,16 +46,23 @@ CREATE TEMP TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, addre
 """Staging only: an op's use of the block at an address. It becomes `access`."""
 
 NEVER_ENDED = "events whose end was never seen: kept, but out of all sums"
+PLACED = "(SELECT process FROM placed_process)"
 
 DATA_LOADER = "enumerate(DataLoader)#%"
 """What torch.utils.data.DataLoader itself annotates: the time in which its next batch was waited for, or made."""
 
 
-def derive(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fills in all that is derived. Steps come before flows because device rows take the step of their launch."""
-    nest_parents(connection)
+def derive(connection: duckdb.DuckDBPyConnection, placed: Collection[int] = ()) -> None:
+    """Fills in all that is derived. Steps come before flows because device rows take the step of their launch.
+
+    The rows of the processes `placed` have their parents and steps.
+    """
+    connection.execute("CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]])
+    [(unplaced,)] = connection.execute(f"SELECT count(*) FROM process WHERE id NOT IN {PLACED}").fetchall()
+    if unplaced:
+        nest_parents(connection)
     mark_data_waits(connection)
-    mark_steps(connection)
+    mark_steps(connection, spread=unplaced > 0)
     link_launches(connection)
     pair_regions(connection)
     pair_allocations(connection)
@@ -71,7 +80,7 @@ def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
     """
     rows = connection.sql(f"""
         SELECT thread, ts_ns, ts_ns + coalesce(dur_ns, 0) AS end_ns, id FROM event
-        WHERE thread IS NOT NULL AND (flags & {INVALID | SUSPENDED}) = 0
+        WHERE thread IS NOT NULL AND (flags & {INVALID | SUSPENDED}) = 0 AND process NOT IN {PLACED}
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, id DESC""").fetchnumpy()
     parent = _native.nest(rows["thread"], rows["ts_ns"], rows["end_ns"], rows["id"])
     nested = parent >= 0
@@ -112,13 +121,14 @@ WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
 """A step without a stated begin: from the end of the optimiser's step before it to the end of its own."""
 
 
-def mark_steps(connection: duckdb.DuckDBPyConnection) -> None:
+def mark_steps(connection: duckdb.DuckDBPyConnection, *, spread: bool = True) -> None:
     """Sets `event.step` from annotations that state steps, else from the ends of `Optimizer.step#...`.
 
     Writes which to trace_info.steps_from.
     """
     stated = _stated_source(connection)
-    _spread_steps(connection, STATED_STEPS if stated else OPTIMIZER_STEPS)
+    if spread:
+        _spread_steps(connection, STATED_STEPS if stated else OPTIMIZER_STEPS)
     found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
     source = stated or "Optimizer.step" if found else "none"
     connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source])
@@ -129,7 +139,7 @@ def _stated_source(connection: duckdb.DuckDBPyConnection) -> str | None:
     for source, pattern in STEP_SOURCES:
         row = connection.execute(
             """UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
-               WHERE kind = 'annotation' AND regexp_matches(name, $1)""",
+               WHERE kind = 'annotation' AND thread IS NOT NULL AND regexp_matches(name, $1)""",
             [pattern],
         ).fetchone()
         if row is not None and row[0] > 0:
@@ -142,11 +152,11 @@ def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None
     connection.execute(f"""
         UPDATE event SET step = inside.step FROM (
             SELECT e.id, s.step FROM event e ASOF JOIN ({intervals}) s ON e.process = s.process AND e.ts_ns >= s.ts_ns
-            WHERE e.ts_ns < s.end_ns AND e.step IS NULL) inside
+            WHERE e.ts_ns < s.end_ns AND e.step IS NULL AND e.process NOT IN {PLACED}) inside
         WHERE event.id = inside.id""")
-    connection.execute("""
+    connection.execute(f"""
         UPDATE event SET step = launch.step FROM event launch
-        WHERE event.thread IS NULL AND launch.kind = 'launch'
+        WHERE event.thread IS NULL AND launch.kind = 'launch' AND event.process NOT IN {PLACED}
           AND launch.process = event.process AND launch.correlation = event.correlation""")
 
 

@@ -51,6 +51,8 @@ class TraceBuilder:
 
         Set by an importer of whole traces.
         """
+        self.placed_processes: set[int] = set()
+        """Processes whose rows came with their parents and steps."""
 
     def _attach(self) -> None:
         # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
@@ -129,7 +131,7 @@ class TraceBuilder:
     def finish(self) -> Path:
         """Derives what follows from the events, and gives the file its final name."""
         if not self.derived:
-            derive.derive(self.connection)
+            derive.derive(self.connection, self.placed_processes)
         self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         with self.saying_where():
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")

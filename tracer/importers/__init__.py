@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import clocks, own_json, parquet, perfetto, ranks
+from ral_trace.tracer.importers import ascend, chrome, clocks, kineto, onnxruntime, own_json, parquet, perfetto, ranks
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
@@ -30,7 +30,7 @@ class Importer(Protocol):
         """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
-IMPORTERS: Sequence[Importer] = [own_json, parquet, perfetto]
+IMPORTERS: Sequence[Importer] = [own_json, kineto, ascend, onnxruntime, chrome, parquet, perfetto]
 
 
 def is_trace_file(path: Path) -> bool:

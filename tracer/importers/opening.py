@@ -16,6 +16,7 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.sqlite import SQLITE_MAGIC, table_names
 
 HEAD_BYTES = 64 * 1024
+HEAD_STEP_BYTES = 4 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 GZIP: Any = igzip.IGzipFile
@@ -82,5 +83,13 @@ def head_of(path: Path) -> Head:
     """What an input begins with. Raises InputRefused."""
     if path.is_dir():
         return Head(path, names=frozenset(entry.name for entry in path.iterdir()))
+    data = b""
     with opened(path) as file:
-        return Head(path, file.read(HEAD_BYTES))
+        # A little at a time, so that the begin of a compressed file that is cut off is seen all the same.
+        try:
+            while len(data) < HEAD_BYTES and (more := cast(Any, file).read1(HEAD_STEP_BYTES)):
+                data += more
+        except EOFError:
+            if not data:
+                raise
+    return Head(path, data[:HEAD_BYTES])

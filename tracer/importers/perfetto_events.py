@@ -121,6 +121,7 @@ class Events:
             columns = {"kind": kind, "category": one.category or None, "args": args_text(one.args)}
             columns |= {"thread": one.place.thread, "device": one.place.device, "stream": one.place.stream}
         kind = columns.pop("kind")
+        dur_ns = 0 if kind == "instant" and dur_ns is None and not flags else dur_ns
         one.event = self._rows.event(
             kind, one.name or None, one.ts_ns, dur_ns, one.place.process, flags=flags, **columns
         )

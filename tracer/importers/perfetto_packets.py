@@ -19,7 +19,7 @@ PACKET_TAG = 0x0A
 """Field 1, length-delimited: all that the message Trace has."""
 COMPRESSED_TAG = b"\x92\x03"
 """Field 50, length-delimited: how a packet begins that holds compressed packets and nothing else."""
-MAX_PACKET_BYTES = 128 << 20
+MAX_PACKET_BYTES = 64 << 20
 MAX_VARINT_BYTES = 10
 BLOCK_BYTES = 64 << 10
 

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,8 @@ class Group:
     pid: str | None
     tid: str | None
     rows: int
+    skipped: bool
+    """Arrows that became no rows."""
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Scan:
     whole_microseconds: bool
     """No time has a part below a microsecond: ends may be off by one."""
     cut_off: bool
-    rows: int = field(default=0)
+    rows: int
+    """Numbers of rows are below it."""
 
 
 def integer(text: str | None) -> int | None:
@@ -76,40 +79,36 @@ def scanned(
     *,
     fields: Sequence[Field] = (),
     leave_out: Sequence[str] = (),
+    skip_arrows: Sequence[str] = (),
     nanoseconds_exponent: int = 3,
 ) -> Iterator[Scan]:
     """Reads a file into `raw_event`, which goes at the end. A unit of ts and dur is 10^nanoseconds_exponent ns.
 
+    Arrows of the categories `skip_arrows` are counted in the groups only.
     What is wrong with single events, and that a file is cut off, is counted in `rows`. Raises InputRefused.
     """
     scanner = _native.TraceJsonScanner(
-        fields=fields, leave_out=leave_out, nanoseconds_exponent=nanoseconds_exponent
+        fields=fields, leave_out=leave_out, skip_arrows=skip_arrows, nanoseconds_exponent=nanoseconds_exponent
     )
     connection = rows.builder.connection
-    try:
-        _load(path, rows, scanner)
-        groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
-        _add_groups(rows, groups)
-        if scanner.first_row > 0:
-            rows.bad("events of a list traceEvents that a second one supersedes: left out", count=scanner.first_row)
-            connection.execute("DELETE FROM raw_row WHERE n < ?", [scanner.first_row])
-        for what, count, example in scanner.faults():
-            rows.bad(what, example or None, count=count)
-        found = connection.execute("SELECT count(*) FROM raw_row").fetchone()
-        scan = Scan(
-            groups,
-            {key: json.loads(text, parse_int=_whole) for key, text in scanner.metadata()},
-            scanner.whole_microseconds,
-            scanner.cut_off,
-            found[0] if found else 0,
-        )
-        if scan.rows == 0:
-            raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
-        if scan.cut_off:
-            rows.bad("the file is cut off: what follows is missing", f"after event {scan.rows - 1}")
-        yield scan
-    finally:
-        connection.execute("DROP VIEW IF EXISTS raw_event; DROP TABLE IF EXISTS raw_row; DROP TABLE IF EXISTS raw_group")
+    _load(path, rows, scanner)
+    groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
+    _add_groups(rows, groups)
+    if scanner.first_row > 0:
+        rows.bad("events of a list traceEvents that a second one supersedes: left out", count=scanner.first_row)
+        connection.execute("DELETE FROM raw_row WHERE n < ?", [scanner.first_row])
+    for what, count, example in scanner.faults():
+        rows.bad(what, example or None, count=count)
+    [(stored, last)] = connection.execute("SELECT count(*), max(n) FROM raw_row").fetchall()
+    metadata = {key: json.loads(text, parse_int=_whole) for key, text in scanner.metadata()}
+    scan = Scan(groups, metadata, scanner.whole_microseconds, scanner.cut_off, stored)
+    if stored == 0:
+        raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
+    scan.rows = last + 1
+    if scan.cut_off:
+        rows.bad("the file is cut off: what follows is missing", f"after event {last}")
+    yield scan
+    connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW raw_event; DROP TABLE raw_row; DROP TABLE raw_group")
 
 
 def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:

@@ -1,6 +1,7 @@
 #include "json_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -123,9 +124,17 @@ bool is_not_finite(std::string_view text) {
   return bare.substr(0, 3) == "inf" || bare.substr(0, 3) == "nan" || bare.find(".#") != std::string_view::npos;
 }
 
-bool belongs_to_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || std::strchr("+-._#()", c) != nullptr;
+// What bare words are made of: letters, digits, and +-._#().
+constexpr std::array<bool, 256> word_bytes() {
+  std::array<bool, 256> found{};
+  for (unsigned c = 0; c < 256; ++c) {
+    found[c] = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' || c == '-' ||
+               c == '.' || c == '_' || c == '#' || c == '(' || c == ')';
+  }
+  return found;
 }
+
+constexpr std::array<bool, 256> kWordBytes = word_bytes();
 
 }  // namespace
 
@@ -164,12 +173,6 @@ const char* sentence(Fault fault) {
       break;
   }
   return "";
-}
-
-void JsonText::skip_space() {
-  while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) {
-    ++at_;
-  }
 }
 
 std::int32_t JsonText::hex4(const char* from) const {
@@ -298,7 +301,7 @@ void JsonText::read_string(std::string& out, As as) {
 
 std::string_view JsonText::bare_word() {
   const char* first = at_;
-  while (peek() != '\0' && belongs_to_word(*at_)) {
+  while (kWordBytes[static_cast<unsigned char>(peek())]) {
     ++at_;
   }
   if (at_ == first) {

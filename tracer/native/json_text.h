@@ -69,7 +69,11 @@ class JsonText {
   JsonText(const char* begin, const char* end, Faults& faults) : at_(begin), end_(end), faults_(&faults) {}
 
   [[nodiscard]] const char* at() const { return at_; }
-  void skip_space();
+  void skip_space() {
+    while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) {
+      ++at_;
+    }
+  }
   void skip_byte() { ++at_; }
   // The next byte; throws Incomplete at the end.
   [[nodiscard]] char peek() const {

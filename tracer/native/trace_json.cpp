@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLongestEvent = 64 << 20;
 constexpr std::size_t kLongestMember = 4 << 20;
-constexpr std::size_t kMostGroups = 1'000'000;
+constexpr std::size_t kMostGroups = 100'000;
 constexpr std::size_t kMostMetadata = 64 << 20;
 constexpr std::size_t kExampleBytes = 100;
 constexpr std::ptrdiff_t kLookAhead = 1024;
@@ -345,7 +345,7 @@ void TraceScanner::read_event(JsonText& text) {
                     &event.pid, &event.tid, &event.time, &event.duration}) {
     one->clear();
   }
-  event.has_args = event.local_id = false;
+  event.has_args = event.has_fields = event.local_id = false;
   std::fill(event.integers.begin(), event.integers.end(), std::nullopt);
   for (Text& one : event.texts) {
     one.clear();
@@ -366,10 +366,12 @@ void TraceScanner::read_event(JsonText& text) {
         return nullptr;
     }
   };
+  std::optional<JsonText> args_at;
   text.each_member([&](std::string_view key) {
     if (Text* place = place_of(key)) {
       text.read_text(*place);
     } else if (key == "args") {
+      args_at = text;
       read_args(text);
     } else if (key == "id2" && text.peek() == '{') {
       text.each_member([&](std::string_view kind) {
@@ -380,6 +382,12 @@ void TraceScanner::read_event(JsonText& text) {
       text.skip_value();
     }
   });
+  // All members of these are names of series or of places: none is a field.
+  if (args_at && event.has_fields && (event.phase.view == "C" || event.phase.view == "M")) {
+    event.args.clear();
+    args_at->copy_value(event.args);
+    event.has_args = true;
+  }
 }
 
 void TraceScanner::read_args(JsonText& text) {
@@ -402,6 +410,7 @@ void TraceScanner::read_args(JsonText& text) {
     for (const auto& [field, column] : fields_by_length_[length]) {
       if (options_.fields[field].key == key) {
         if (take_field(text, options_.fields[field], column)) {
+          event_.has_fields = true;
           return;
         }
         break;
@@ -409,6 +418,7 @@ void TraceScanner::read_args(JsonText& text) {
     }
     for (const std::size_t i : left_out_by_length_[length]) {
       if (options_.leave_out[i] == key) {
+        event_.has_fields = true;
         text.skip_value();
         return;
       }
@@ -469,17 +479,24 @@ std::int64_t TraceScanner::group_of(const Event& event) {
     const auto [found, fresh] = group_numbers_.emplace(key, static_cast<std::int64_t>(groups_.size()));
     if (fresh) {
       if (groups_.size() == kMostGroups) {
-        throw NotATrace("has more than 1,000,000 threads");
+        throw NotATrace("has more than 100,000 threads");
       }
       const auto text = [](const Text& one) { return one.given ? std::optional(std::string(one.view)) : std::nullopt; };
       groups_.push_back({track_of(event), text(event.pid), text(event.tid), text(event.category),
-                         std::string(event.phase.view), 0});
+                         std::string(event.phase.view), 0, is_skipped(event)});
     }
     recent.key = key;
     recent.group = found->second;
   }
   ++groups_[static_cast<std::size_t>(recent.group)].rows;
   return recent.group;
+}
+
+bool TraceScanner::is_skipped(const Event& event) const {
+  const std::string_view phase = event.phase.view;
+  const auto& skipped = options_.skip_arrows;
+  return (phase == "s" || phase == "t" || phase == "f") && event.category.given &&
+         std::find(skipped.begin(), skipped.end(), event.category.view) != skipped.end();
 }
 
 void TraceScanner::add_event() {
@@ -490,6 +507,10 @@ void TraceScanner::add_event() {
     }
     return;  // an empty object ends the lists of some writers
   }
+  const std::int64_t group = group_of(event);
+  if (groups_[static_cast<std::size_t>(group)].skipped) {
+    return;
+  }
   TraceRows& rows = *rows_;
   const auto nanoseconds = [&](const Text& text) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
@@ -498,7 +519,7 @@ void TraceScanner::add_event() {
   };
   rows.number.add(number_++);
   rows.name.add(event.name.given, event.name.view);
-  rows.group.add(group_of(event));
+  rows.group.add(group);
   rows.ts_ns.add(nanoseconds(event.time));
   rows.dur_ns.add(nanoseconds(event.duration));
   Text& id = event.id2.given ? event.id2 : event.id;

@@ -29,7 +29,8 @@ struct ArgField {
 
 struct ScanOptions {
   std::vector<ArgField> fields;
-  std::vector<std::string> leave_out;  // members of args that nobody needs
+  std::vector<std::string> leave_out;    // members of args that nobody needs
+  std::vector<std::string> skip_arrows;  // arrows of these categories become no rows
   int nanoseconds_exponent = 3;        // a unit of ts and dur is 10^this ns
 };
 
@@ -69,6 +70,7 @@ class TraceScanner {
     std::optional<std::string> pid, tid, category;
     std::string phase;
     std::int64_t rows = 0;
+    bool skipped = false;
   };
   [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
   // Members of the file besides traceEvents, as JSON.
@@ -89,6 +91,7 @@ class TraceScanner {
     bool local_id = false;
     std::string args;
     bool has_args = false;
+    bool has_fields = false;  // some members of args are not in its text
     std::vector<std::optional<std::int64_t>> integers;
     std::vector<Text> texts;
   };
@@ -106,6 +109,7 @@ class TraceScanner {
   bool take_field(JsonText& text, const ArgField& field, std::size_t column);
   void add_event();
   std::int64_t group_of(const Event& event);
+  [[nodiscard]] bool is_skipped(const Event& event) const;
   std::int64_t track_of(const Event& event);
   [[nodiscard]] JsonText text_here();
   void consumed(const char* until);

@@ -17,8 +17,8 @@ namespace {
 using Fields = std::vector<std::tuple<std::string, std::string, std::string>>;
 
 std::unique_ptr<TraceScanner> make_scanner(const Fields& fields, std::vector<std::string> leave_out,
-                                           int nanoseconds_exponent) {
-  ScanOptions options{{}, std::move(leave_out), nanoseconds_exponent};
+                                           std::vector<std::string> skip_arrows, int nanoseconds_exponent) {
+  ScanOptions options{{}, std::move(leave_out), std::move(skip_arrows), nanoseconds_exponent};
   for (const auto& [key, column, type] : fields) {
     if (type != "int" && type != "uint" && type != "text") {
       throw py::value_error("a field's type is int, uint or text, not " + type);
@@ -72,7 +72,8 @@ py::list faults_of(const TraceScanner& scanner) {
 py::list groups_of(const TraceScanner& scanner) {
   py::list all;
   for (const TraceScanner::Group& group : scanner.groups()) {
-    all.append(py::make_tuple(group.track, group.phase, group.category, group.pid, group.tid, group.rows));
+    all.append(py::make_tuple(group.track, group.phase, group.category, group.pid, group.tid, group.rows,
+                             group.skipped));
   }
   return all;
 }
@@ -94,7 +95,8 @@ void bind_trace_json(py::module_& module) {
           py::arg("requested_schema") = py::none());
   py::class_<TraceScanner>(module, "TraceJsonScanner")
       .def(py::init(&make_scanner), py::kw_only(), py::arg("fields") = Fields(),
-           py::arg("leave_out") = std::vector<std::string>(), py::arg("nanoseconds_exponent") = 3)
+           py::arg("leave_out") = std::vector<std::string>(), py::arg("skip_arrows") = std::vector<std::string>(),
+           py::arg("nanoseconds_exponent") = 3)
       .def("feed", &feed, py::arg("data"))
       .def("finish", &TraceScanner::finish)
       .def("take", [](TraceScanner& self) { return TraceBatch(self.take()); })

@@ -1,0 +1,141 @@
+"""What Kineto's files say of devices: their properties, where rows ran, and the memory that the allocator gave out."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ral_trace.tracer.importers.places import NONE, Places, stream_number
+from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.trace_events import Scan, integer
+
+TORCH_TYPES = {
+    0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 18: "ipu", 19: "mtia", 20: "privateuse1",
+}  # fmt: skip
+"""c10::DeviceType, as `[memory]` events give it. A ROCm device is cuda to its programs.
+
+https://github.com/pytorch/pytorch/blob/main/torch/headeronly/core/DeviceType.h
+"""
+VENDORS = {
+    "NVIDIA": r"NVIDIA|Tesla|GeForce|Quadro|TITAN", "AMD": r"AMD|Radeon|Instinct|gfx\d", "Intel": r"Intel|Arc\b|Data Center GPU",
+    "Huawei": r"Ascend|NPU", "Moore Threads": r"MTT", "Habana": r"Gaudi|HL-\d",
+}  # fmt: skip
+TYPES = {"privateuse1": "privateuse1", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu", "musa": "musa", "npu": "npu", "cuda": "cuda"}
+"""By what a category begins with: the device type in torch."""
+LARGEST_INDEX = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Kind:
+    type: str
+    properties: dict[int, dict[str, Any]]
+
+
+def add_devices(rows: Rows, scan: Scan, places: Places) -> None:
+    """Adds devices and streams, and the temporary table `spot`: grp, device, stream, type to ids."""
+    kind = _Kind(_device_type(scan), _properties(scan))
+    connection = rows.builder.connection
+    if places.main is not None:
+        for index in kind.properties:
+            _device(rows, places.main, kind.type, index, kind)
+    found = connection.execute(f"""
+        SELECT DISTINCT r.grp, p.process, p.on_device OR r.device_type IS NULL, r.device, r.stream, r.device_type
+        FROM full_row r JOIN place p USING (grp)
+        WHERE p.on_device OR (p.role IN ('CALL_OR_KERNEL', 'OTHER') AND r.stream IS NOT NULL)
+           OR (p.role = 'INSTANT' AND r.device_type IS NOT NULL)
+        ORDER BY ALL""").fetchall()
+    by_number = {group.number: group for group in scan.groups}
+    spots: list[tuple[Any, ...]] = []
+    for grp, process, works, index, stream, code in found:
+        group = by_number[grp]
+        if not works:
+            type = TORCH_TYPES.get(code, f"device type {code}")
+            at = _device(rows, process, type, 0 if type == "cpu" else _index(index, None), kind)
+            spots.append((grp, index, stream, code, False, at, None))
+        else:
+            at = _device(rows, process, kind.type, _index(index, group.pid), kind)
+            number = stream_number(stream, group.tid)
+            line = None if number is None else rows.stream(at, number)
+            spots.append((grp, index, stream, code, True, at, line))
+    _add_spot_table(rows, spots)
+
+
+def _index(index: int | None, pid: str | None) -> int | None:
+    """A device's index: what args say, else the number of the process that stands for it. -1: unknown."""
+    if index is None:
+        index = integer(pid)
+    return index if index is not None and 0 <= index < LARGEST_INDEX else None
+
+
+def _device(rows: Rows, process: int, type: str, index: int | None, kind: _Kind) -> int:
+    known = kind.properties.get(index, {}) if index is not None and type == kind.type else {}
+    name, memory = known.get("name"), known.get("totalGlobalMem")
+    name = name if isinstance(name, str) else None
+    vendor = next((vendor for vendor, words in VENDORS.items() if name and re.search(words, name)), None)
+    memory = memory if isinstance(memory, int) and 0 < memory < 2**63 else None
+    return rows.device(process, type, index, vendor=vendor, name=name, memory_bytes=memory)
+
+
+def _properties(scan: Scan) -> dict[int, dict[str, Any]]:
+    stated = scan.metadata.get("deviceProperties") or scan.metadata.get("computeProperties")
+    found: dict[int, dict[str, Any]] = {}
+    for order, one in enumerate(stated if isinstance(stated, list) else []):
+        if isinstance(one, dict):
+            index = one.get("id", order)
+            if isinstance(index, int) and 0 <= index < LARGEST_INDEX:
+                found[index] = one
+    return found
+
+
+def _device_type(scan: Scan) -> str:
+    categories = {(group.cat or "").lower() for group in scan.groups}
+    for prefix, type in TYPES.items():
+        if any(category.startswith(prefix) for category in categories):
+            return type
+    return "cuda" if _properties(scan) or categories & {"runtime"} else "gpu"
+
+
+def _add_spot_table(rows: Rows, spots: list[tuple[Any, ...]]) -> None:
+    connection = rows.builder.connection
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE spot (grp BIGINT, device BIGINT, stream BIGINT, device_type BIGINT, works BOOLEAN,
+                                           device_id INTEGER, stream_id INTEGER)""")
+    if spots:
+        columns = [list(column) for column in zip(*spots, strict=True)]
+        for i in (1, 2, 3):
+            columns[i] = [NONE if value is None else value for value in columns[i]]
+        types = ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
+        connection.execute("INSERT INTO spot SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
+
+
+def add_memory(rows: Rows, first: int) -> None:
+    """`[memory]` events: allocations and frees, which are named for the op that they happened in, and what the
+    allocator then had given out and reserved, as counters.
+    """
+    connection = rows.builder.connection
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE memory_event AS
+        SELECT m.n, m.kind, m.ts_ns, m.device, m.process, r.address, m.bytes, r.allocated, r.reserved
+        FROM mapped m JOIN raw_row r USING (n) WHERE m.kind IN ('alloc', 'free') AND m.device IS NOT NULL""")
+    rows.builder.insert(
+        "memory_change",
+        ("action", "event", "ts_ns", "device", "address", "size_bytes", "before_trace"),
+        f"""SELECT kind, {first} + n, ts_ns, device, address, bytes, false FROM memory_event
+            WHERE address IS NOT NULL ORDER BY n""",
+    )
+    for column, series in (("allocated", "Total Allocated"), ("reserved", "Total Reserved")):
+        for process, device in connection.execute(
+            f"SELECT DISTINCT process, device FROM memory_event WHERE {column} IS NOT NULL ORDER BY ALL"
+        ).fetchall():
+            counter = rows.counter(series, "bytes", process=process, device=device)
+            rows.builder.insert(
+                "counter_value",
+                ("counter", "ts_ns", "value"),
+                f"""SELECT {counter}, ts_ns, {column} FROM memory_event
+                    WHERE device = {device} AND {column} IS NOT NULL ORDER BY n""",
+            )
+    connection.execute(
+        """UPDATE event SET name = op.name FROM event op
+           WHERE event.id >= $1 AND event.kind IN ('alloc', 'free') AND event.parent = op.id""",
+        [first],
+    )
+    connection.execute("DROP TABLE memory_event")

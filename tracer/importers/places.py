@@ -1,0 +1,180 @@
+"""Where the events of a scanned file happened: processes, threads, devices and streams.
+
+Decided once a group (see `trace_events`), and put into the temporary tables `place` (by group) and `spot` (by group,
+device and stream), which queries join.
+"""
+
+import enum
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.trace_events import Group, Scan, integer
+
+NONE = -9
+"""Stands for no device, stream or type in joins."""
+
+
+class Role(enum.Enum):
+    """What the events of a group are. The value: kind, category, on a device, and which of rows with the same times is
+    the outer one (the least)."""
+
+    OP = ("op", "forward", False, 3)
+    OLD_OP = ("op", "forward", False, 4)
+    ANNOTATION = ("annotation", None, False, 2)
+    DEVICE_ANNOTATION = ("annotation", None, True, 2)
+    PYTHON = ("python", None, False, 1)
+    CALL = ("call", None, False, 5)
+    CALL_OR_KERNEL = ("call", None, False, 6)
+    KERNEL = ("kernel", None, True, 7)
+    COPY = ("transfer", None, True, 8)
+    SET = ("transfer", "memset", True, 7)
+    WAIT = ("wait", None, True, 7)
+    OVERHEAD = ("annotation", "overhead", False, 7)
+    SPAN = ("annotation", None, False, 0)
+    """The recorder's own: left out where it is the recording itself."""
+    INSTANT = ("instant", None, False, 9)
+    OTHER = ("annotation", None, False, 2)
+    """Of a category that is not known: a kernel where it says its stream, else an annotation."""
+
+    @property
+    def on_device(self) -> bool:
+        return self.value[2]
+
+
+@dataclass
+class Places:
+    """What `add_places` found."""
+
+    roles: dict[int, Role] = field(default_factory=dict)
+    """By group."""
+    main: int | None = None
+    """The process that devices belong to."""
+    program: str | None = None
+
+    def has(self, *roles: Role) -> bool:
+        """Whether the file has rows of one of these."""
+        return any(role in roles for role in self.roles.values())
+
+
+@dataclass(frozen=True)
+class Names:
+    """What metadata events say: names by pid, and by pid and tid."""
+
+    process: dict[str | None, str]
+    thread: dict[tuple[str | None, str | None], str]
+
+
+def names_of(rows: Rows) -> Names:
+    """Reads the metadata events (phase M); the last of each wins, as in viewers."""
+    found = rows.builder.connection.execute(
+        """SELECT name, pid, tid, args->>'$.name' FROM (
+               SELECT name, pid, tid, n, CASE WHEN json_type(args) = 'OBJECT' THEN args END AS args FROM raw_event
+               WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND args IS NOT NULL)
+           ORDER BY n"""
+    )
+    names = Names({}, {})
+    for what, pid, tid, name in found.fetchall():
+        if name is not None and what == "process_name":
+            names.process[pid] = name
+        elif name is not None:
+            names.thread[pid, tid] = name
+    return names
+
+
+def add_places(
+    rows: Rows,
+    scan: Scan,
+    role_of: Callable[[Group], Role | None],
+    *,
+    one_process: bool,
+    main_facts: dict[str, Any],
+) -> Places:
+    """Gives each group its role, process and thread, in the temporary table `place`.
+
+    `one_process`: only pids that have ops or calls are processes, and all else belongs to the greatest of these.
+    """
+    places, names = Places(), names_of(rows)
+    places.roles = {group.number: role for group in scan.groups if (role := role_of(group)) is not None}
+    pids = _process_pids(scan.groups, places.roles) if one_process else Counter()
+    main = pids.most_common(1)[0][0] if pids else None
+    placed: list[tuple[int, Role, int, int | None]] = []
+    for group in scan.groups:
+        role = places.roles.get(group.number)
+        if role is None and group.ph not in "CstfM":
+            continue
+        pid = group.pid if not one_process or group.pid in pids else main
+        facts = main_facts if pid == main or not one_process else {"rank": main_facts.get("rank")}
+        process = _process(rows, pid, names, facts)
+        thread = None
+        if not (role is not None and role.on_device) and group.ph not in "CM":
+            thread = _thread(rows, process, group, pid, names)
+        placed.append((group.number, role or Role.INSTANT, process, thread))
+    places.main = _process(rows, main, names, main_facts) if one_process and main is not None else None
+    if places.main is None and placed:
+        places.main = placed[0][2]
+    places.program = names.process.get(main) if one_process else None
+    _add_place_table(rows, placed)
+    return places
+
+
+def _process_pids(groups: Iterable[Group], roles: dict[int, Role]) -> Counter[str]:
+    """Pids of real processes, with their numbers of rows."""
+    for wanted in ({Role.OP, Role.OLD_OP, Role.CALL}, {Role.PYTHON, Role.ANNOTATION, Role.INSTANT}):
+        found: Counter[str] = Counter()
+        for group in groups:
+            if roles.get(group.number) in wanted and integer(group.pid) is not None and group.pid is not None:
+                found[group.pid] += group.rows
+        if found:
+            return found
+    return Counter()
+
+
+def _process(rows: Rows, pid: str | None, names: Names, facts: dict[str, Any]) -> int:
+    number, name = integer(pid), names.process.get(pid)
+    if number is None and pid:
+        name = f"{name} ({pid})" if name else pid
+    return rows.process(pid, pid=number, name=name, **facts)
+
+
+def _thread(rows: Rows, process: int, group: Group, pid: str | None, names: Names) -> int | None:
+    if not group.tid:
+        return None
+    number, name = integer(group.tid), names.thread.get((group.pid, group.tid))
+    if number is None:
+        name = f"{name} ({group.tid})" if name else group.tid
+    return rows.thread(process, (None if group.pid == pid else group.pid, group.tid), tid=number, name=name)
+
+
+def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]) -> None:
+    connection = rows.builder.connection
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE place (grp BIGINT, role VARCHAR, kind VARCHAR, category VARCHAR, rank BIGINT,
+                                            on_device BOOLEAN, process INTEGER, thread INTEGER)""")
+    if placed:
+        columns: list[list[Any]] = [
+            [number for number, *_ in placed],
+            [role.name for _, role, *_ in placed],
+            *([role.value[i] for _, role, *_ in placed] for i in (0, 1, 3, 2)),
+            [process for *_, process, _ in placed],
+            [thread for *_, thread in placed],
+        ]
+        types = ("BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
+        connection.execute(
+            "INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns
+        )
+
+
+STREAM_NUMBER = re.compile(r"(\d+)\s*$")
+
+
+def stream_number(stream: int | None, tid: str | None) -> int | None:
+    """The number of a stream: what args say, else what the track is called: 7, "stream 7". Negative: none."""
+    if stream is None:
+        found = STREAM_NUMBER.search(tid or "")
+        stream = integer(found[1]) if found else None
+    return None if stream is None or stream < 0 else stream
