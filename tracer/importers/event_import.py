@@ -18,8 +18,8 @@ from ral_trace.tracer.schema import FLAGS
 INVALID, UNFINISHED, BACKWARD = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["BACKWARD"]
 RECORDER = "PyTorch Profiler"
 """What the span of category Trace is called that covers the recording."""
-RANKS = 1 << 40
-"""More than a file has events: ranks times this, plus or minus a number, order by rank first."""
+DEPTHS = 1 << 40
+"""More than a file has events: a depth times this, plus or minus a row's number, orders by depth first."""
 UNIX_EPOCH_NS = 946_684_800_000_000_000
 """Times from here on (the year 2000) count from 1970."""
 
@@ -176,7 +176,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
     at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
-        SELECT r.n, p.rank * {RANKS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.ts_ns,
+        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.ts_ns,
                CASE WHEN p.role = 'INSTANT' THEN 0 WHEN a.n IS NOT NULL THEN a.dur_ns
                     WHEN r.dur_ns >= 0 THEN r.dur_ns END AS dur_ns,
                p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread, s.device_id AS device,

@@ -3,7 +3,7 @@
 import sqlite3
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.sqlite import SQLITE_MAGIC, table_names
 
 HEAD_BYTES = 64 * 1024
-HEAD_STEP_BYTES = 4 * 1024
+PIECE_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 GZIP: Any = igzip.IGzipFile
@@ -84,12 +84,50 @@ def head_of(path: Path) -> Head:
     if path.is_dir():
         return Head(path, names=frozenset(entry.name for entry in path.iterdir()))
     data = b""
-    with opened(path) as file:
-        # A little at a time, so that the begin of a compressed file that is cut off is seen all the same.
-        try:
-            while len(data) < HEAD_BYTES and (more := cast(Any, file).read1(HEAD_STEP_BYTES)):
-                data += more
-        except EOFError:
-            if not data:
-                raise
+    try:
+        for piece in pieces(path):
+            data += piece
+            if len(data) >= HEAD_BYTES:
+                break
+    except CutOff:
+        if not data:
+            raise
     return Head(path, data[:HEAD_BYTES])
+
+
+class CutOff(InputRefused):
+    """A compressed file ends too early; what was whole has been read."""
+
+
+def pieces(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[bytes]:
+    """The file's bytes, decompressed, in pieces. `advance` is called with the bytes of the file that were read.
+
+    A compressed file that is cut off gives all that it has, then raises CutOff. Raises InputRefused.
+    """
+    with opened(path) as file:
+        packed = getattr(file, "fileobj", None)
+        if packed is not None and not isinstance(file, zipfile.ZipExtFile):
+            packed.seek(0)
+            yield from _unpacked(path, packed, advance)
+            return
+        while piece := file.read(PIECE_BYTES):
+            advance(len(piece))
+            yield piece
+
+
+def _unpacked(path: Path, file: IO[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    """Of gzip, in one member or several. Zeros behind the last are padding."""
+    member: Any = None
+    while data := file.read(PIECE_BYTES // 4):
+        advance(len(data))
+        while data or (member is not None and not member.eof and not member.needs_input):
+            if member is None:
+                member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+            if piece := member.decompress(data, PIECE_BYTES):
+                yield piece
+            data = b""
+            if member.eof:
+                data = member.unused_data.lstrip(b"\0")
+                member = None
+    if member is not None:
+        raise CutOff(path, "the compressed file is cut off", "export or copy it again")

@@ -15,35 +15,44 @@ from typing import Any
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Group, Scan, integer
 
+MEANING = ("kind", "category", "depth", "on_device")
 NONE = -9
 """Stands for no device, stream or type in joins."""
 
 
+@dataclass(frozen=True, eq=False)
+class Meaning:
+    """What the rows of a role are by default. Each is itself only, or roles that mean the same would be one."""
+
+    kind: str
+    depth: int
+    """Of rows with the same times, the one with the least depth encloses the others."""
+    category: str | None = None
+    on_device: bool = False
+
+
 class Role(enum.Enum):
-    """What the events of a group are. The value: kind, category, on a device, and which of rows with the same times is
-    the outer one (the least)."""
+    """What the events of a group are."""
 
-    OP = ("op", "forward", False, 3)
-    OLD_OP = ("op", "forward", False, 4)
-    ANNOTATION = ("annotation", None, False, 2)
-    DEVICE_ANNOTATION = ("annotation", None, True, 2)
-    PYTHON = ("python", None, False, 1)
-    CALL = ("call", None, False, 5)
-    CALL_OR_KERNEL = ("call", None, False, 6)
-    KERNEL = ("kernel", None, True, 7)
-    COPY = ("transfer", None, True, 8)
-    SET = ("transfer", "memset", True, 7)
-    WAIT = ("wait", None, True, 7)
-    OVERHEAD = ("annotation", "overhead", False, 7)
-    SPAN = ("annotation", None, False, 0)
+    SPAN = Meaning("annotation", 0)
     """The recorder's own: left out where it is the recording itself."""
-    INSTANT = ("instant", None, False, 9)
-    OTHER = ("annotation", None, False, 2)
+    PYTHON = Meaning("python", 1)
+    ANNOTATION = Meaning("annotation", 2)
+    DEVICE_ANNOTATION = Meaning("annotation", 2, on_device=True)
+    OTHER = Meaning("annotation", 2)
     """Of a category that is not known: a kernel where it says its stream, else an annotation."""
-
-    @property
-    def on_device(self) -> bool:
-        return self.value[2]
+    OP = Meaning("op", 3, "forward")
+    OLD_OP = Meaning("op", 3, "forward")
+    """Of the first era, which wrote its steps as ops."""
+    CALL = Meaning("call", 4)
+    CALL_OR_KERNEL = Meaning("call", 4)
+    """A kernel where it says its stream."""
+    OVERHEAD = Meaning("annotation", 5, "overhead")
+    KERNEL = Meaning("kernel", 6, on_device=True)
+    COPY = Meaning("transfer", 6, on_device=True)
+    SET = Meaning("transfer", 6, "memset", on_device=True)
+    WAIT = Meaning("wait", 6, on_device=True)
+    INSTANT = Meaning("instant", 7)
 
 
 @dataclass
@@ -111,7 +120,7 @@ def add_places(
         facts = main_facts if pid == main or not one_process else {"rank": main_facts.get("rank")}
         process = _process(rows, pid, names, facts)
         thread = None
-        if not (role is not None and role.on_device) and group.ph not in "CM":
+        if not (role is not None and role.value.on_device) and group.ph not in "CM":
             thread = _thread(rows, process, group, pid, names)
         placed.append((group.number, role or Role.INSTANT, process, thread))
     places.main = _process(rows, main, names, main_facts) if one_process and main is not None else None
@@ -153,13 +162,13 @@ def _thread(rows: Rows, process: int, group: Group, pid: str | None, names: Name
 def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]) -> None:
     connection = rows.builder.connection
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE place (grp BIGINT, role VARCHAR, kind VARCHAR, category VARCHAR, rank BIGINT,
+        CREATE OR REPLACE TEMP TABLE place (grp BIGINT, role VARCHAR, kind VARCHAR, category VARCHAR, depth BIGINT,
                                             on_device BOOLEAN, process INTEGER, thread INTEGER)""")
     if placed:
         columns: list[list[Any]] = [
             [number for number, *_ in placed],
             [role.name for _, role, *_ in placed],
-            *([role.value[i] for _, role, *_ in placed] for i in (0, 1, 3, 2)),
+            *([getattr(role.value, name) for _, role, *_ in placed] for name in MEANING),
             [process for *_, process, _ in placed],
             [thread for *_, thread in placed],
         ]

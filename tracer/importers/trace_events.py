@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers.opening import opened
+from ral_trace.tracer.importers.opening import CutOff, pieces
 from ral_trace.tracer.importers.rows import Rows
 
-CHUNK_BYTES = 1 << 20
 ROWS_AT_ONCE = 100_000
 BATCHES_AHEAD = 2
 INTEGERS = range(-(2**63), 2**63)
@@ -177,25 +176,18 @@ class _Reader:
 
     def _scan(self) -> None:
         try:
-            with opened(self._path) as file:
-                self._feed(file)
+            self._feed()
             self._scanner.finish()
         except _native.NotATrace as error:
             raise InputRefused(self._path, str(error), AGAIN) from error
 
-    def _feed(self, file: IO[bytes]) -> None:
-        done = 0
-        while not self._stop.is_set():
-            try:
-                chunk = file.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
-            except EOFError:
-                self._rows.bad("the compressed file is cut off: what follows is missing")
-                return
-            if not chunk:
-                return
-            self._scanner.feed(chunk)
-            at = getattr(file, "fileobj", file).tell()
-            self._rows.advance(at - done)
-            done = at
-            if self._scanner.rows >= ROWS_AT_ONCE:
-                self._queue.put(self._scanner.take())
+    def _feed(self) -> None:
+        try:
+            for piece in pieces(self._path, self._rows.advance):
+                if self._stop.is_set():
+                    return
+                self._scanner.feed(piece)
+                if self._scanner.rows >= ROWS_AT_ONCE:
+                    self._queue.put(self._scanner.take())
+        except CutOff:
+            self._rows.bad("the compressed file is cut off: what follows is missing")

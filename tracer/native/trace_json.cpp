@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "decimal.h"
 
@@ -70,8 +71,12 @@ void TraceScanner::consumed(const char* until) {
 }
 
 std::string TraceScanner::place(const char* at) const {
-  const std::uint64_t offset = offset_ + static_cast<std::uint64_t>(at - (buffer_.data() + position_));
-  return "line " + std::to_string(lines_) + ", column " + std::to_string(offset - line_begin_ + 1);
+  const char* from = buffer_.data() + position_;
+  const auto lines = static_cast<std::uint64_t>(std::count(from, at, '\n'));
+  const std::uint64_t offset = offset_ + static_cast<std::uint64_t>(at - from);
+  const char* line = std::find(std::make_reverse_iterator(at), std::make_reverse_iterator(from), '\n').base();
+  const std::uint64_t column = lines > 0 ? static_cast<std::uint64_t>(at - line) : offset - line_begin_;
+  return "line " + std::to_string(lines_ + lines) + ", column " + std::to_string(column + 1);
 }
 
 void TraceScanner::feed(std::string_view data) {
