@@ -237,7 +237,9 @@ class _Reader:
             row["connectionId"]: (row["deviceId"], row["streamId"])
             for row in self._table("TASK", "connectionId", "deviceId", "streamId")
         } if "COMMUNICATION_OP" in self._columns else {}  # fmt: skip
-        for row in self._table("COMMUNICATION_OP", "opName", "startNs", "endNs", "connectionId", "groupName", "deviceId"):
+        for row in self._table(
+            "COMMUNICATION_OP", "opName", "startNs", "endNs", "connectionId", "groupName", "deviceId"
+        ):
             span = self._span(row, "COMMUNICATION_OP")
             if span is None:
                 continue
@@ -288,7 +290,11 @@ class _Reader:
         columns = ("component", "timestamp", "totalAllocated", "totalReserved", "totalActive", "deviceId")
         for row in self._table("MEMORY_RECORD", *columns):
             series = self._text(row["component"]) or "memory"
-            for column, what in (("totalAllocated", "allocated"), ("totalReserved", "reserved"), ("totalActive", "active")):
+            for column, what in (
+                ("totalAllocated", "allocated"),
+                ("totalReserved", "reserved"),
+                ("totalActive", "active"),
+            ):
                 self._value(row["timestamp"], row["deviceId"], f"{series} {what}", "bytes", row[column])
         for row in self._table("AICORE_FREQ", "deviceId", "timestampNs", "freq"):
             self._value(row["timestampNs"], row["deviceId"], "AI Core Freq", "MHz", row["freq"])

@@ -22,6 +22,7 @@ from typing import Any
 from ral_trace.tracer.importers.args import args_text
 from ral_trace.tracer.importers.ascend_tasks import (
     ANNOTATIONS,
+    COPY_DIRECTION,
     DEVICE_TYPE,
     NO_NUMBER,
     SYNC_CALL,
@@ -208,8 +209,21 @@ class _Reader:
             [host],
         ).fetchall()
         self._parents = dict(found)
+        self._directions = self._find_directions()
         self._wanted = {op for _, op in found}
         self._connection.execute("DROP TABLE ascend_launch")
+
+    def _find_directions(self) -> dict[int, str]:
+        """Of the copies of a connection: what was taken from the queue when they were launched says it."""
+        found = self._connection.execute(
+            """SELECT l.connection, queued.name FROM (
+                   SELECT connection, tid, ts_ns FROM ascend_launch JOIN raw_event USING (n, connection)) l
+               ASOF JOIN (SELECT tid, name, ts_ns, dur_ns FROM raw_event WHERE cat = 'dequeue' AND ph = 'X') queued
+                 ON queued.tid = l.tid AND l.ts_ns >= queued.ts_ns
+               WHERE l.ts_ns < queued.ts_ns + queued.dur_ns AND contains(queued.name, 'memcpy')"""
+        ).fetchall()
+        matches = {connection: COPY_DIRECTION.search(name) for connection, name in found}
+        return {connection: match[1] for connection, match in matches.items() if match}
 
     def _learn_planes(self, planes: list[int]) -> None:
         for event in self._events(planes):
@@ -261,6 +275,8 @@ class _Reader:
             streams.setdefault(event.connection, stream)
         plane = None if number is None else self._tasks.pop((number, event.ts_ns), None)
         kind, category = task_kind(event.name, event.task_type or "")
+        if kind == "transfer" and category is None and event.connection is not None:
+            category = self._directions.get(event.connection)
         args, size = _task_args(event), None
         if plane is not None:
             args |= _task_args(plane)
@@ -305,13 +321,13 @@ class _Reader:
         for category, kind, phase in (("fwdbwd", "autograd", "op"), ("async_task_queue", "queue", "runtime")):
             self._connection.execute(
                 """INSERT INTO flow
-                   WITH at AS (
+                   WITH place AS (
                        SELECT e.id, t.tid, e.ts_ns FROM event e JOIN thread t ON t.id = e.thread
                        WHERE e.process = $1 AND e.kind = $2)
                    SELECT $3, max(a.id), max(b.id) FROM raw_event s
                    JOIN raw_event f ON f.id = s.id AND f.cat = s.cat AND f.ph = 'f'
-                   JOIN at a ON a.tid = try_cast(s.tid AS BIGINT) AND a.ts_ns = s.ts_ns
-                   JOIN at b ON b.tid = try_cast(f.tid AS BIGINT) AND b.ts_ns = f.ts_ns
+                   JOIN place a ON a.tid = try_cast(s.tid AS BIGINT) AND a.ts_ns = s.ts_ns
+                   JOIN place b ON b.tid = try_cast(f.tid AS BIGINT) AND b.ts_ns = f.ts_ns
                    WHERE s.ph = 's' AND s.cat = $4 GROUP BY s.n, f.n""",
                 [self.process, phase, kind, category],
             )

@@ -14,6 +14,8 @@ VENDOR = "huawei"
 NO_NUMBER = 4294967295
 """What stands for no model, stream, task or context."""
 
+COPY_DIRECTION = re.compile(r"(host_to_device|device_to_host|device_to_device)")
+"""In the name of what torch_npu puts into its queue: Dequeue@acl_memcpy_host_to_device."""
 COPIES = re.compile(r"MEMCPY|PCIE|SDMA|RDMA|ASYNC_MEMORY|REDUCE_INLINE")
 SETS = re.compile(r"MEMSET")
 SYNCHRONISES = re.compile(
@@ -32,9 +34,8 @@ def task_kind(name: str, task_type: str) -> tuple[str, str | None]:
     Records of events and notifications, markers and placeholders take no time of the device's engines: they are rows
     that only keep streams in step, as waits are.
     """
-    words = f"{task_type} {name}".upper().replace(" ", "_")
     kind_words = task_type.upper().replace(" ", "_")
-    if SETS.search(words):
+    if SETS.search(kind_words):
         return "transfer", "memset"
     if COPIES.search(kind_words) or name.upper().startswith("MEMCPY"):
         return "transfer", "within_device" if kind_words == "SDMA_SQE" else None
