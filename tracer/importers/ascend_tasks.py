@@ -25,6 +25,8 @@ SYNC_CALL = re.compile(r"[Ss]ynchronize")
 ANNOTATIONS = re.compile(r"ProfilerStep#\d+\Z|Optimizer\.|enumerate\(DataLoader\)#")
 """Ranges of torch.profiler, which torch_npu writes among the operators."""
 FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)\Z", re.DOTALL)
+MOST_DIGITS = 20
+INTEGERS = range(-(2**63) + 1, 2**63)
 NS_PER_US, BYTES_PER_KB, BYTES_PER_MB = 1_000, 1024, 1024 * 1024
 
 
@@ -47,10 +49,13 @@ def task_kind(name: str, task_type: str) -> tuple[str, str | None]:
 def scaled(text: str | None, factor: int) -> int | None:
     """A decimal number times `factor`, rounded to an integer, exactly; None: it is not a number."""
     try:
-        number = Decimal((text or "").strip()) * factor
-        return int(number.to_integral_value()) if number.is_finite() and abs(number) < 2**63 else None
+        number = Decimal((text or "").strip())
     except InvalidOperation:
         return None
+    if not number.is_finite() or not -MOST_DIGITS < number.adjusted() < MOST_DIGITS:
+        return 0 if number.is_finite() and number.adjusted() < 0 else None
+    found = int((number * factor).to_integral_value())
+    return found if found in INTEGERS else None
 
 
 def frames_of(stack: str | None) -> list[Frame]:
