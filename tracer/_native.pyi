@@ -24,6 +24,9 @@ RECORD_BYTES: int
 STRIPE_BITS: int
 CLOCK: str
 
+def integer_column(rows: Sequence[tuple[object, ...]], column: int) -> tuple[NDArray[np.int64], int, object]:
+    """A column of rows as integers, -2**63 for what is unknown; how many values were no integers, and one of them."""
+
 def nest(
     thread: NDArray[np.int32],
     start_ns: NDArray[np.int64],

@@ -10,7 +10,22 @@ from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import ascend, chrome, clocks, kineto, onnxruntime, own_json, parquet, perfetto, ranks
+from ral_trace.tracer.importers import (
+    ascend,
+    chrome,
+    clocks,
+    kineto,
+    nsys,
+    onnxruntime,
+    own_json,
+    parquet,
+    perfetto,
+    ranks,
+    rocpd,
+    rocprof_csv,
+    rocprof_json,
+    rpd,
+)
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
@@ -30,7 +45,9 @@ class Importer(Protocol):
         """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
-IMPORTERS: Sequence[Importer] = [own_json, kineto, ascend, onnxruntime, chrome, parquet, perfetto]
+IMPORTERS: Sequence[Importer] = [
+    own_json, parquet, perfetto, kineto, ascend, onnxruntime, nsys, rpd, rocpd, rocprof_csv, rocprof_json, chrome,
+]  # fmt: skip
 
 
 def is_trace_file(path: Path) -> bool:

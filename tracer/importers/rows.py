@@ -22,6 +22,7 @@ NULL = -(2**63)
 """Stands for NULL in columns of integers on their way; no time, id or size of a sound source is that."""
 INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**31 - 1), "UTINYINT": (0, 255)}
 EXAMPLE_CHARACTERS = 200
+NOT_UTF8 = "parts of the text are not UTF-8: replaced"
 
 Frame = tuple[str | None, int | None, str | None]
 """(file, line, function)"""

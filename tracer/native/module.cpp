@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "arrow_stream.h"
+#include "integers.h"
 #include "nesting.h"
 #include "python_bindings.h"
 #include "reader.h"
@@ -267,6 +268,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("KIND_ACCESS") = static_cast<int>(Kind::kAccess);
   module.attr("AUTOGRAD_BITS") = kAutogradBits;
   module.attr("HOST_MEMORY") = static_cast<int>(kHostMemory);
+  module.def("integer_column", &integer_column, py::arg("rows"), py::arg("column"));
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
              py::arg("tolerance_ns") = 0);
   bind_writer(module);
