@@ -67,7 +67,9 @@ def test_viztracer_counts_every_call(tmp_path: Path) -> None:
 
 
 def test_slices_without_a_category_are_annotations(tmp_path: Path) -> None:
-    with imported_events([event("X", 1, dur=2, name="a"), event("X", 5, dur=2, name="b", cat="mine")], tmp_path) as trace:
+    with imported_events(
+        [event("X", 1, dur=2, name="a"), event("X", 5, dur=2, name="b", cat="mine")], tmp_path
+    ) as trace:
         assert by_name(trace, "kind", "category") == {"a": ("annotation", None), "b": ("annotation", "mine")}
 
 

@@ -227,5 +227,6 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))
         connection.execute(
-            f"UPDATE mapped SET flags = flags | {INVALID} WHERE n IN (SELECT unnest(?::BIGINT[]))", [[n for n, *_ in left]]
+            f"UPDATE mapped SET flags = flags | {INVALID} WHERE n IN (SELECT unnest(?::BIGINT[]))",
+            [[n for n, *_ in left]],
         )

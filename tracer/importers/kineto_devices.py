@@ -19,7 +19,15 @@ VENDORS = {
     "NVIDIA": r"NVIDIA|Tesla|GeForce|Quadro|TITAN", "AMD": r"AMD|Radeon|Instinct|gfx\d", "Intel": r"Intel|Arc\b|Data Center GPU",
     "Huawei": r"Ascend|NPU", "Moore Threads": r"MTT", "Habana": r"Gaudi|HL-\d",
 }  # fmt: skip
-TYPES = {"privateuse1": "privateuse1", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu", "musa": "musa", "npu": "npu", "cuda": "cuda"}
+TYPES = {
+    "privateuse1": "privateuse1",
+    "mtia": "mtia",
+    "xpu": "xpu",
+    "hpu": "hpu",
+    "musa": "musa",
+    "npu": "npu",
+    "cuda": "cuda",
+}
 """By what a category begins with: the device type in torch."""
 LARGEST_INDEX = 1 << 20
 

@@ -173,9 +173,7 @@ def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]
             [thread for *_, thread in placed],
         ]
         types = ("BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
-        connection.execute(
-            "INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns
-        )
+        connection.execute("INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
 
 STREAM_NUMBER = re.compile(r"(\d+)\s*$")
