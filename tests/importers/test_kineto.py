@@ -491,7 +491,7 @@ def test_a_real_file_has_what_is_in_it(name: str, tmp_path: Path) -> None:
         calls = {
             e["args"].get("correlation")
             for e in events
-            if e["ph"] == "X" and "cuda" in e["cat"] or e.get("cat") == "Runtime"
+            if (e["ph"] == "X" and "cuda" in e["cat"]) or e.get("cat") == "Runtime"
         }
         assert trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'launch'") == [{"n": len(launched & calls)}]
         totals = [e["args"]["Total Allocated"] for e in events if e.get("name") == "[memory]"]

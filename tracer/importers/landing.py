@@ -144,4 +144,5 @@ def _final(first: int, steps: bool) -> str:
     columns = ", ".join(values.get(column, f"m.{column}") for column in COLUMNS.split(", "))
     return f"""
         SELECT {first} + r.n, {columns}, {first} + p.parent, {step}
-        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n LEFT JOIN launch_of l ON l.n = r.n {join}"""
+        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n
+        LEFT JOIN launch_of l ON l.n = r.n {join}"""
