@@ -57,7 +57,9 @@ def derive(connection: duckdb.DuckDBPyConnection, placed: Collection[int] = ()) 
 
     The rows of the processes `placed` have their parents and steps.
     """
-    connection.execute("CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]])
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]]
+    )
     [(unplaced,)] = connection.execute(f"SELECT count(*) FROM process WHERE id NOT IN {PLACED}").fetchall()
     if unplaced:
         nest_parents(connection)
