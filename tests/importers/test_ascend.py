@@ -119,7 +119,8 @@ def test_starts_are_exact(rank: tuple[Original, Trace]) -> None:
     plain, trace = rank
     expected = sorted(ns(e["ts"]) for e in plain.layers["CANN"])
     found = trace.sql("""
-        SELECT ts_ns FROM event WHERE kind IN ('launch', 'sync') OR (kind = 'runtime' AND category NOT IN ('enqueue', 'dequeue'))
+        SELECT ts_ns FROM event
+        WHERE kind IN ('launch', 'sync') OR (kind = 'runtime' AND category NOT IN ('enqueue', 'dequeue'))
         ORDER BY ts_ns""").fetchall()  # fmt: skip
     assert [ts_ns for (ts_ns,) in found] == expected
 
@@ -298,14 +299,17 @@ def call(name: str, ts: str, dur: Any, **args: Any) -> dict[str, Any]:
 
 def test_msprof_without_a_framework(tmp_path: Path) -> None:
     events = layered(
-        call("AscendCL@aclopExecute", "100.000", 30, connection_id=5), call("Runtime@KernelLaunch", "110", 5, connection_id=5),
-        call("AscendCL@aclrtSynchronizeDevice", "200.5", 40, connection_id=6), hardware("MatMul", "AI_CORE", "120.25", "10.125", connection_id=5),
+        call("AscendCL@aclopExecute", "100.000", 30, connection_id=5),
+        call("Runtime@KernelLaunch", "110", 5, connection_id=5),
+        call("AscendCL@aclrtSynchronizeDevice", "200.5", 40, connection_id=6),
+        hardware("MatMul", "AI_CORE", "120.25", "10.125", connection_id=5),
         hardware("EVENT_WAIT", "EVENT_WAIT_SQE", "131", 3, connection_id=7),
     )  # fmt: skip
     with imported_events(events, tmp_path) as trace:
         found = trace.sql("SELECT kind::VARCHAR, name, ts_ns, dur_ns, correlation FROM event ORDER BY ts_ns").fetchall()
         assert found == [
-            ("runtime", "AscendCL@aclopExecute", 100_000, 30_000, None), ("launch", "Runtime@KernelLaunch", 110_000, 5_000, 5),
+            ("runtime", "AscendCL@aclopExecute", 100_000, 30_000, None),
+            ("launch", "Runtime@KernelLaunch", 110_000, 5_000, 5),
             ("kernel", "MatMul", 120_250, 10_125, 5), ("wait", "EVENT_WAIT", 131_000, 3_000, 7),
             ("sync", "AscendCL@aclrtSynchronizeDevice", 200_500, 40_000, None),
         ]  # fmt: skip
@@ -320,7 +324,8 @@ def test_msprof_without_a_framework(tmp_path: Path) -> None:
         ("AI_CORE", "MatMul", "kernel"), ("MIX_AIC", "FlashAttention", "kernel"), ("AI_CPU", "Unique", "kernel"),
         ("KERNEL_AIVEC", "Add", "kernel"), ("AI_CORE", "MemSet", "kernel"), ("DSA_SQE", "Dropout", "kernel"),
         ("AI_VECTOR_CORE", "EventWaitKernel", "kernel"), ("PCIE_DMA_SQE", "MEMCPY_ASYNC", "transfer"),
-        ("SDMA_SQE", "MEMCPY_ASYNC", "transfer"), ("RDMASend", "RDMASend", "transfer"), ("Notify Wait", "Notify Wait", "wait"),
+        ("SDMA_SQE", "MEMCPY_ASYNC", "transfer"), ("RDMASend", "RDMASend", "transfer"),
+        ("Notify Wait", "Notify Wait", "wait"),
         ("NOTIFY_WAIT_SQE", "x", "wait"), ("EVENT_RECORD", "EVENT_RECORD", "wait"), ("PLACE_HOLDER_SQE", "x", "wait"),
     ],
 )  # fmt: skip
@@ -331,10 +336,12 @@ def test_task_types(tmp_path: Path, task_type: str, name: str, kind: str) -> Non
 
 def test_odd_events_cost_themselves_only(tmp_path: Path) -> None:
     events = layered(
-        hardware("ok", "AI_CORE", "1.5", 2), hardware("negative", "AI_CORE", "3", -1), hardware("soon", "AI_CORE", "soon", 1),
+        hardware("ok", "AI_CORE", "1.5", 2), hardware("negative", "AI_CORE", "3", -1),
+        hardware("soon", "AI_CORE", "soon", 1),
         {"ph": "X", "name": None, "pid": None, "tid": [], "ts": "7", "dur": "x", "args": "no"},
         {"ph": "C", "name": "HBM", "pid": 1, "tid": 0, "ts": "8", "args": {"Read(MB/s)": None, "Write(MB/s)": "x"}},
-        hardware("x" * 5_000, "AI_CORE", "9", 1, connection_id=2**70), hardware("late", "AI_CORE", "10", 1, stream=2**62),
+        hardware("x" * 5_000, "AI_CORE", "9", 1, connection_id=2**70),
+        hardware("late", "AI_CORE", "10", 1, stream=2**62),
     )  # fmt: skip
     with imported_events(events, tmp_path) as trace:
         found = dict(trace.sql("SELECT name, dur_ns FROM kernels").fetchall())
@@ -370,7 +377,8 @@ def test_a_kernel_table(tmp_path: Path) -> None:
     [
         ("1736408883704643.212\t", 1736408883704643212), (" 0.0005 ", 0), ("1e3", 1_000_000), ("-2.5", -2_500),
         ("9223372036854775.807", 2**63 - 1), ("9223372036854775.808", None), ("1e999999999", None), ("1e-999999999", 0),
-        ("nan", None), ("-Infinity", None), ("", None), (None, None), ("1.2.3", None), ("0x10", None), ("9" * 5_000, None),
+        ("nan", None), ("-Infinity", None), ("", None), (None, None), ("1.2.3", None), ("0x10", None),
+        ("9" * 5_000, None),
     ],
 )  # fmt: skip
 def test_decimal_text_becomes_integers_exactly(text: str | None, ns: int | None) -> None:
@@ -386,7 +394,7 @@ def test_another_tools_csv_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x_ascend_pt" / "ASCEND_PROFILER_OUTPUT").mkdir(parents=True)
-    with pytest.raises(InputRefused, match="holds neither trace_view.json"):
+    with pytest.raises(InputRefused, match="holds neither trace_view"):
         import_files([tmp_path / "x_ascend_pt"], tmp_path / "back.duckdb")
 
 

@@ -68,15 +68,16 @@ class Database:
             self.connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
 
     def task(self, start: int, length: int, kind: str, number: int, connection: int, stream: int = 2) -> None:
-        self.add("TASK", EPOCH + start, EPOCH + start + length, 1, connection, number, PID, self.text(kind), NONE, stream,
-                 number, NONE)  # fmt: skip
+        span = (EPOCH + start, EPOCH + start + length)
+        self.add("TASK", *span, 1, connection, number, PID, self.text(kind), NONE, stream, number, NONE)
 
     def call(self, start: int, length: int, name: str, level: int, connection: int, thread: int = QUEUE) -> None:
         self.add("CANN_API", EPOCH + start, EPOCH + start + length, level, thread, connection, self.text(name))
 
     def api(self, start: int, length: int, name: str, kind: int, connection: int | None = None, **known: Any) -> None:
         self.add(
-            "PYTORCH_API", EPOCH + start, EPOCH + start + length, known.get("thread", MAIN), connection, self.text(name),
+            "PYTORCH_API", EPOCH + start, EPOCH + start + length, known.get("thread", MAIN), connection,
+            self.text(name),
             known.get("sequence", -1), known.get("forward", 0), None, known.get("shapes"), known.get("chain"), kind,
         )  # fmt: skip
 
@@ -125,7 +126,8 @@ def test_a_training_step(tmp_path: Path) -> None:
     path = training(tmp_path / "ascend_pytorch_profiler_5.db")
     with imported(path, tmp_path) as trace:
         found = trace.sql(f"""
-            SELECT e.kind::VARCHAR, e.category, e.name, e.ts_ns - {EPOCH}, e.dur_ns, t.tid, s.number, e.correlation, up.name
+            SELECT e.kind::VARCHAR, e.category, e.name, e.ts_ns - {EPOCH}, e.dur_ns, t.tid, s.number, e.correlation,
+                   up.name
             FROM event e LEFT JOIN thread t ON t.id = e.thread LEFT JOIN stream s ON s.id = e.stream
             LEFT JOIN event up ON up.id = e.parent WHERE e.kind NOT IN ('alloc', 'free') ORDER BY e.ts_ns""").fetchall()
         assert found == [
@@ -186,7 +188,8 @@ def test_values_of_other_types_cost_their_rows_only(tmp_path: Path) -> None:
     made.add("CANN_API", EPOCH, EPOCH + 1, 20000, "thread", None, 99)
     with imported(made.close(), tmp_path) as trace:
         assert trace.sql("SELECT kind::VARCHAR, dur_ns, flags FROM event ORDER BY id").fetchall() == [
-            ("runtime", 1, 0), ("kernel", 10, 0), ("kernel", None, FLAGS["UNFINISHED"]), ("kernel", None, FLAGS["INVALID"])
+            ("runtime", 1, 0), ("kernel", 10, 0), ("kernel", None, FLAGS["UNFINISHED"]),
+            ("kernel", None, FLAGS["INVALID"]),
         ]  # fmt: skip
         assert busy_ns(trace) == 10
         assert warnings(trace)["rows of TASK without a time: left out"] == 1

@@ -14,7 +14,8 @@ from tests.importers.reading_back import busy_ns, imported_text, warnings
 
 SHAPES = '"input_type_shape" : [{"float":[4,8]}],"output_type_shape" : [{"float":[4,4]}]'
 THREADS = (
-    '"thread_scheduling_stats" : {"main_thread": {"thread_pool_name": "session-1-intra-op", "thread_id": "139647650859904",'
+    '"thread_scheduling_stats" : {"main_thread": {"thread_pool_name": "session-1-intra-op",'
+    ' "thread_id": "139647650859904",'
     ' "block_size": [], "core": -1, "Run": 0}, "sub_threads": {"139647388337856": {"num_run": 0, "core": -1}}}'
 )  # fmt: skip
 
@@ -77,9 +78,8 @@ def test_nodes_are_operators_inside_their_run(tmp_path: Path) -> None:
         assert trace.sql("SELECT format, clock_zero FROM source").fetchall() == [("ONNX Runtime", "file")]
         assert trace.sql("SELECT pid FROM process").fetchall() == [(16126,)]
         assert trace.sql("SELECT tid FROM thread").fetchall() == [(16127,)]
-        assert trace.sql("SELECT args->>'op_name', args->>'provider' FROM event WHERE kind = 'op' ORDER BY ts_ns").fetchall() == [
-            ("MatMul", "CPUExecutionProvider"), ("Relu", "CPUExecutionProvider")
-        ]  # fmt: skip
+        known = "SELECT args->>'op_name', args->>'provider' FROM event WHERE kind = 'op' ORDER BY ts_ns"
+        assert trace.sql(known).fetchall() == [("MatMul", "CPUExecutionProvider"), ("Relu", "CPUExecutionProvider")]
         [(args,)] = trace.sql("SELECT args::VARCHAR FROM event WHERE name = 'mm_kernel_time'").fetchall()
         assert json.loads(args)["thread_scheduling_stats"]["main_thread"]["thread_id"] == "139647650859904"
         assert trace.sql("SELECT count(*) FROM device").fetchall() == [(0,)]

@@ -90,8 +90,8 @@ def test_our_own_comes_back(tmp_path: Path, make: Callable[[Path], Path]) -> Non
         export(trace, tmp_path / "run.pftrace")
     back = import_files([tmp_path / "run.pftrace"], tmp_path / "back.duckdb")
     same = [
-        f"SELECT kind, category, coalesce(nullif(name, ''), kind::VARCHAR), ts_ns, dur_ns, process, thread, device, stream,"
-        f" correlation, bytes, step, args->>'reason', args->>'routed', flags FROM {{}}.event WHERE {DRAWN}",
+        f"SELECT kind, category, coalesce(nullif(name, ''), kind::VARCHAR), ts_ns, dur_ns, process, thread, device,"
+        f" stream, correlation, bytes, step, args->>'reason', args->>'routed', flags FROM {{}}.event WHERE {DRAWN}",
         "SELECT f.kind, a.ts_ns, a.name, b.ts_ns, b.name FROM {}.flow f JOIN {}.event a ON a.id = f.from_event"
         " JOIN {}.event b ON b.id = f.to_event",
         "FROM {}.process", "FROM {}.thread", "FROM {}.device", "FROM {}.stream",
@@ -257,7 +257,8 @@ def test_counters_with_units_deltas_and_those_that_ride_on_slices(tmp_path: Path
         assert trace.sql("""
             SELECT series, unit, ts_ns, value FROM counter_value v JOIN counter c ON c.id = v.counter ORDER BY ts_ns
         """).fetchall() == [
-            ("heap", "bytes", 1, 4096.0), ("heap", "bytes", 2, 0.5), ("cpu", "cycles", 3, 50.0), ("cpu", "cycles", 4, 70.0)
+            ("heap", "bytes", 1, 4096.0), ("heap", "bytes", 2, 0.5), ("cpu", "cycles", 3, 50.0),
+            ("cpu", "cycles", 4, 70.0),
         ]  # fmt: skip
         assert quality(trace) == {"counter events without a value: left out": 1}
 
@@ -460,7 +461,7 @@ def check_mutated(folder: Path, content: bytes, seed: int) -> None:
         with open_trace(imported(folder, mutated(content, seed))) as trace:
             trace.sql("SELECT count(*) FROM event JOIN process ON process.id = event.process").fetchall()
     except InputRefused as refused:
-        assert "\n" not in str(refused)
+        assert "\n" not in str(refused)  # noqa: PT017
         assert not (folder / "back.duckdb").exists()
     (folder / "back.duckdb").unlink(missing_ok=True)
 

@@ -2,9 +2,9 @@
 
     TracePacket { trace_attributes (126) { attribute (1) { key (1): PLACES_KEY, string_value (3): JSON } } }
 
-The JSON: {"version": 1, "shift_ns": what to add to all times, "source": row, "quality": [row, ...], "tracks": [...]}, the
-tracks in the order of their uuids, which the encoder counts from 1: {"table", "row", "above": uuid of the track above}
-or {"derived": true} for what follows from other rows. Viewers pass it over.
+The JSON: {"version": 1, "shift_ns": what to add to all times, "source": row, "quality": [row, ...], "tracks": [...]},
+the tracks in the order of their uuids, which the encoder counts from 1: {"table", "row", "above": uuid of the track
+above} or {"derived": true} for what follows from other rows. Viewers pass it over.
 https://perfetto.dev/docs/reference/trace-packet-proto#TraceAttributes
 """
 
@@ -55,9 +55,10 @@ def _tracks(
         for table in TABLES.values()
         for row in trace.rows(f"SELECT * FROM {table}")
     }
-    uuids = {track.key: uuid for uuid, track in enumerate([*tracks, *counters], 1)}
+    all_tracks: list[drawn_tracks.Track | drawn_tracks.CounterTrack] = [*tracks, *counters]
+    uuids = {track.key: uuid for uuid, track in enumerate(all_tracks, 1)}
     found: list[dict[str, Any]] = []
-    for track in [*tracks, *counters]:
+    for track in all_tracks:
         kind, number = track.key >> 32 << 32, track.key & 0xFFFF_FFFF
         above = None if track.parent is None else uuids.get(track.parent)
         if kind in TABLES:

@@ -1,4 +1,4 @@
-"""Databases of Ascend: `ascend_pytorch_profiler_<rank>.db` (torch_npu) and `msprof_<time>.db`, which share their tables.
+"""Databases of Ascend: `ascend_pytorch_profiler_<rank>.db` of torch_npu, `msprof_<time>.db`. They share their tables.
 
 Times are integer nanoseconds since 1970, sizes bytes; texts are ids of STRING_IDS; a `globalTid` is pid << 32 | tid.
 Tables and columns differ between versions: what is not there is unknown. Units and meanings:
@@ -23,7 +23,7 @@ from ral_trace.tracer.importers.ascend_tasks import (
     task_kind,
 )
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.sqlite import opened_database
+from ral_trace.tracer.importers.sqlite import CUT_OFF, batches, opened_database, tables
 from ral_trace.tracer.schema import FLAGS
 
 OURS = frozenset({"STRING_IDS", "TASK", "CANN_API", "PYTORCH_API", "COMPUTE_TASK_INFO", "COMMUNICATION_OP"})
@@ -33,6 +33,8 @@ LEVELS = {20000: "acl", 15000: "model", 10000: "node", 5500: "communication", 50
 """CANN_API.type, as in ENUM_API_TYPE."""
 INTEGERS = range(-(2**63) + 1, 2**63)
 STEP_BYTES = 256
+TEXT_COLUMNS = {"STRING_IDS": ("value",), "ENUM_MEMCPY_OPERATION": ("name",)}
+"""All others hold numbers."""
 UNFINISHED = FLAGS["UNFINISHED"]
 INFO = {
     "COMPUTE_TASK_INFO": ("name", "opType", "inputShapes", "inputDataTypes", "inputFormats", "outputShapes",
@@ -47,9 +49,8 @@ def is_ascend_database(tables: frozenset[str]) -> bool:
 
 def read_database(path: Path, rows: Rows) -> None:
     """Adds the rows of a database. Raises InputRefused."""
-    with opened_database(path) as connection:
-        reader = _Reader(path, connection, rows)
-        reader.read()
+    with opened_database(path, rows.bad) as connection:
+        _Reader(path, connection, rows).read()
 
 
 class _Reader:
@@ -57,7 +58,8 @@ class _Reader:
         self._path = path
         self._connection = connection
         self._rows = rows
-        self._columns: dict[str, frozenset[str]] = {}
+        self._columns = {name: frozenset(columns) for name, columns in tables(connection).items()}
+        self._most_rows = path.stat().st_size
         self._texts: dict[Any, str] = {}
         self._operators: dict[int, int] = {}
         """Events of the framework, by the connections that they have."""
@@ -65,9 +67,6 @@ class _Reader:
 
     def read(self) -> None:
         """Host rows first: launches know their operators by id then."""
-        for (table,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            found = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-            self._columns[table] = frozenset(row[1] for row in found)
         if not self._columns.keys() & (OURS - {"STRING_IDS"}):
             raise InputRefused(self._path, "has none of the tables of an Ascend profile", "export it again")
         self._texts = {row["id"]: str(row["value"]) for row in self._table("STRING_IDS", "id", "value")}
@@ -92,10 +91,17 @@ class _Reader:
         """The rows of a table, those of one that is not there none; columns that are not there are None."""
         if table not in self._columns:
             return
-        have = self._columns[table]
-        names = ", ".join(_quoted(column) if column in have else "NULL" for column in columns)
-        for values in self._connection.execute(f"SELECT {names} FROM {_quoted(table)}"):
-            yield dict(zip(columns, values, strict=True))
+        have = [column for column in columns if column in self._columns[table]]
+        if not have:
+            return
+        kinds = {column: "text" if column in TEXT_COLUMNS.get(table, ()) else "int" for column in have}
+        missing = dict.fromkeys(columns)
+        try:
+            for rows in batches(self._connection, table, kinds, at_most=self._most_rows):
+                for values in rows:
+                    yield missing | dict(zip(have, values, strict=True))
+        except sqlite3.DatabaseError as error:
+            self._rows.bad(CUT_OFF, f"{table}: {error}")
 
     def _text(self, number: Any) -> str | None:
         return self._texts.get(number)
@@ -347,7 +353,3 @@ def _between(plane: dict[str, Any]) -> str | None:
     if type(source) is not int or type(target) is not int or NO_NUMBER in (source, target):
         return None
     return "within_device" if source == target else "device_to_device"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -36,14 +36,15 @@ from ral_trace.tracer.schema import FLAGS
 
 FIELDS: list[Field] = [
     ("connection_id", "connection", "int"), ("Task Type", "task_type", "text"), ("Call stack", "call_stack", "text"),
-    ("Fwd thread id", "forward_thread", "int"), ("Sequence number", "sequence", "int"), ("stream id", "plane_stream", "int"),
+    ("Fwd thread id", "forward_thread", "int"), ("Sequence number", "sequence", "int"),
+    ("stream id", "plane_stream", "int"),
     ("size(Byte)", "plane_bytes", "int"), ("Physic Stream Id", "physical_stream", "int"),
 ]  # fmt: skip
 LEFT_OUT = ["Thread Id", "Python id", "Python parent id"]
 HARDWARE, COMMUNICATION, CALLS, DERIVED = "Ascend Hardware", ("HCCL", "Communication"), "CANN", "Overlap Analysis"
 COLUMNS = (
-    "n", "grp", "name", "ts_ns", "dur_ns", "args", "connection", "task_type", "call_stack", "forward_thread", "sequence",
-    "plane_stream", "plane_bytes", "physical_stream",
+    "n", "grp", "name", "ts_ns", "dur_ns", "args", "connection", "task_type", "call_stack", "forward_thread",
+    "sequence", "plane_stream", "plane_bytes", "physical_stream",
 )  # fmt: skip
 ROWS_AT_ONCE = 50_000
 UNFINISHED = FLAGS["UNFINISHED"]
@@ -179,12 +180,11 @@ class _Reader:
                 [begin, begin + ROWS_AT_ONCE, groups],
             ).fetchall()
             for row in found:
-                event = Event(*row)
-                if event.ts_ns is None:
-                    self._rows.bad("events without a time: left out", event.name)
-                    continue
-                event.name = event.name or ""
-                yield event
+                name, ts_ns = row[2], row[3]
+                if ts_ns is None:
+                    self._rows.bad("events without a time: left out", name)
+                else:
+                    yield Event(*row[:2], name or "", *row[3:])
 
     def _find_launches(self, calls: list[int], device: list[int], host: list[int]) -> None:
         """Which call started the tasks of a connection (the innermost), and which operator that was."""

@@ -40,6 +40,9 @@ class _Broken(Exception):
     """What follows is no packet."""
 
 
+BROKEN: tuple[type[Exception], ...] = (_Broken, *BROKEN_GZIP)
+
+
 def packets(file: IO[bytes], fault: Fault, advance: Callable[[int], None] = lambda size: None) -> Iterator[Any]:
     """The packets, those in compressed ones included. `fault` hears of what cannot be read. Raises OSError."""
     place = 0
@@ -55,7 +58,7 @@ def packets(file: IO[bytes], fault: Fault, advance: Callable[[int], None] = lamb
             advance(head + size)
     except (_EndOfFile, EOFError):
         fault(CUT_OFF, f"byte {place}")
-    except (_Broken, *BROKEN_GZIP):
+    except BROKEN:
         fault(DAMAGED, f"byte {place}")
 
 

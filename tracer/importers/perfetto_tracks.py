@@ -207,11 +207,12 @@ class OurPlaces:
         return self._places[uuid]
 
     def _made(self, uuid: int) -> Place | None:
-        line = []
+        line: list[tuple[int, dict[str, Any]]] = []
         entry: Any = self._entries.get(uuid)
         while isinstance(entry, dict) and len(line) < MAX_ANCESTORS:
             line.append((uuid, entry))
-            uuid = entry.get("above") if isinstance(entry.get("above"), int) else 0
+            above = entry.get("above")
+            uuid = above if isinstance(above, int) else 0
             entry = self._entries.get(uuid)
         if not line or line[-1][1].get("table") != "process":
             return None
@@ -256,7 +257,9 @@ class OurPlaces:
         place = self.place(above) if isinstance(above, int) else None
         device = None if place is None else place.device
         process = None if place is None or (device is not None and "process" not in row) else place.process
-        return self._rows.counter(columns.get("series"), columns.get("unit"), process=process, device=device)
+        return self._rows.counter(
+            str(columns.get("series", "counter")), columns.get("unit"), process=process, device=device
+        )
 
 
 def _columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
