@@ -52,7 +52,7 @@ Row = dict[str, str]
 def known_csv(head: bytes) -> str | None:
     """Which of the files begins so."""
     first = head.lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
-    names = {name.strip() for name in next(csv.reader([first]), [])}
+    names = {name.strip().strip('"') for name in first.split(",")}
     return next((file for file, wanted in HEADS.items() if names.issuperset(wanted)), None)
 
 
