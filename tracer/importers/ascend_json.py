@@ -184,7 +184,7 @@ class _Reader:
                 if ts_ns is None:
                     self._rows.bad("events without a time: left out", name)
                 else:
-                    yield Event(*row[:2], name or "", *row[3:])
+                    yield Event(row[0], row[1], name or "", *row[3:])
 
     def _find_launches(self, calls: list[int], device: list[int], host: list[int]) -> None:
         """Which call started the tasks of a connection (the innermost), and which operator that was."""
