@@ -201,7 +201,7 @@ TEST(whole_numbers_keep_every_bit) {
   CHECK(whole_number("0x7fc7357f8000", true) == 0x7fc7357f8000);
   CHECK(whole_number("18446744073709551615", true) == -1);
   CHECK(whole_number("-9223372036854775807", false) == -9223372036854775807);
-  for (const char* bad : {"18446744073709551616", "1.0", "", "-", "0x", "12a", "-18446744073709551615"}) {
+  for (const char* bad : {"18446744073709551616", "1.0", "", "-", "0x", "12a", "-18446744073709551615", "-1"}) {
     CHECK(!whole_number(bad, true));
   }
   CHECK(!whole_number("9223372036854775808", false));

@@ -1,7 +1,8 @@
 """What the phases of Chrome's trace format mean: slices of two events, counters, arrows.
 
 Each function reads `raw_event` (see `trace_events`) and `place` (grp, process, thread, ...), which says where the
-events of a group happened. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU defines the phases.
+events of a group happened. The phases are defined in
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from collections.abc import Collection, Iterable

@@ -174,7 +174,9 @@ bool TraceScanner::start() {
   }
   const char first = text.peek();
   if (first != '[' && first != '{') {
-    throw NotATrace("is no JSON list or object: at " + place(text.at()) + " it has '" + first + "'");
+    const bool shown = first > ' ' && first < '\x7f';
+    const std::string what = shown ? std::string{'\'', first, '\''} : "byte " + std::to_string(first & 0xFF);
+    throw NotATrace("is no JSON list or object: at " + place(text.at()) + " it has " + what);
   }
   in_object_ = first == '{';
   has_list_ = !in_object_;
