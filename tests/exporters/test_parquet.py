@@ -10,6 +10,7 @@ import pytest
 
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters import Window, export
+from ral_trace.tracer.finish import write_trace
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.schema import TABLES, Table
 from tests.awkward import awkward
@@ -55,14 +56,20 @@ def test_rows_are_where_their_ranks_are(tmp_path: Path) -> None:
             ("counter_value", "(SELECT c.process FROM counter c WHERE c.id = counter_value.counter)"),
             ("region", "(SELECT d.process FROM device d WHERE d.id = {table}.device)"),
             ("allocation", "(SELECT d.process FROM device d WHERE d.id = {table}.device)"),
-            ("allocation_piece", "(SELECT d.process FROM device d JOIN region r ON r.device = d.id WHERE r.id = {table}.region)"),
+            (
+                "allocation_piece",
+                "(SELECT d.process FROM device d JOIN region r ON r.device = d.id WHERE r.id = {table}.region)",
+            ),
         ]:
             process = process.format(table=table)
             expected = trace.sql(f"""
-                SELECT {RANK} AS rank, count(*) FROM (SELECT {process} AS process FROM {table}) t GROUP BY ALL ORDER BY ALL
-            """).fetchall()
-            assert duckdb.sql(f"""
-                SELECT rank, count(*) FROM {files_of(out, table)} GROUP BY ALL ORDER BY ALL""").fetchall() == expected
+                SELECT {RANK} AS rank, count(*) FROM (SELECT {process} AS process FROM {table}) t
+                GROUP BY ALL ORDER BY ALL""").fetchall()
+            assert (
+                duckdb.sql(f"""
+                SELECT rank, count(*) FROM {files_of(out, table)} GROUP BY ALL ORDER BY ALL""").fetchall()
+                == expected
+            )
             assert len(expected) == 5
     assert sorted(path.name for path in (out / "event" / "run=run").iterdir()) == [f"rank={n}" for n in range(5)]
     for nowhere in ("trace_info", "stack"):
@@ -161,6 +168,13 @@ def test_the_run_is_named_after_the_file(tmp_path: Path) -> None:
     assert runs_in(tmp_path / "out") == ["packed", "run.v2"]
 
 
+def test_what_is_recorded_into_a_data_set_gets_a_name_that_is_free(tmp_path: Path) -> None:
+    """A recording must not be lost because of a name."""
+    for _ in range(3):
+        write_trace(tmp_path / "runs", lambda path: training(path, launches=20))
+    assert runs_in(tmp_path / "runs") == ["runs", "runs-2", "runs-3"]
+
+
 def test_a_part_says_so(tmp_path: Path) -> None:
     with open_trace(training(tmp_path / "run.duckdb")) as trace:
         out = export(trace, tmp_path / "part", Window(to_ns=5_000_000))
@@ -172,6 +186,9 @@ def test_a_part_says_so(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out" / "trace_info" / "run=x" / "rank=0").mkdir(parents=True)
     (tmp_path / "out" / "trace_info" / "run=x" / "rank=0" / "part-0.parquet").write_bytes(b"not a parquet file")
-    with open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace, pytest.raises(Exception, match="could not"):
+    with (
+        open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace,
+        pytest.raises(Exception, match="could not"),
+    ):
         export(trace, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["trace_info"]

@@ -12,7 +12,7 @@ from typing import Protocol
 import duckdb
 
 from ral_trace.tracer.errors import RalTraceError, UsageError
-from ral_trace.tracer.exporters import own_json, parquet, perfetto
+from ral_trace.tracer.exporters import otlp, own_json, parquet, perfetto
 from ral_trace.tracer.exporters.output import Window
 from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import Trace
@@ -31,7 +31,8 @@ class Exporter(Protocol):
         """Writes to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
 
 
-EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
+EXPORTERS: Sequence[Exporter] = [perfetto, otlp, own_json, parquet]
+"""Where several endings fit a name, the first one's exporter writes it: .otlp.json is also a .json."""
 
 
 def exporter_for(out: Path) -> Exporter:

@@ -50,7 +50,7 @@ def slices_sql(selection: Selection) -> str:
     """Rows: id, track, start_ns, dur_ns, shape, name, kind, then ANNOTATIONS; by start, what encloses first."""
     known = ", ".join(f"known[{n}] AS {key}" for n, key in enumerate(ANNOTATED_ARGS, 1))
     paths = ", ".join(f"'$.{key}'" for key in ANNOTATED_ARGS)
-    shown = _shown_sql(selection)
+    shown = shown_sql(selection)
     return f"""
         SELECT id, track, start_ns, dur_ns, shape::BIGINT AS shape, name, kind,
                event, fallback, category, bytes, step, correlation, line, {known}, on_device, on_stream
@@ -73,7 +73,7 @@ _LINES = """
 def arrows_sql(selection: Selection) -> str:
     """Rows: an event's id, an arrow's number; two rows an arrow, in the order of the slices."""
     return f"""
-        WITH shown AS (SELECT id, kind, parent, start_ns, span FROM ({_shown_sql(selection)})),
+        WITH shown AS (SELECT id, kind, parent, start_ns, span FROM ({shown_sql(selection)})),
         arrow AS (
             SELECT row_number() OVER () AS number, from_event, to_event FROM (
                 SELECT from_event, to_event FROM flow
@@ -92,7 +92,7 @@ def arrows_sql(selection: Selection) -> str:
         ORDER BY start_ns, span DESC, id DESC, other, number"""
 
 
-def _shown_sql(selection: Selection) -> str:
+def shown_sql(selection: Selection) -> str:
     """Rows of `event` that are drawn. `span` orders rows that begin together: the one that encloses first.
 
     Of two rows with the same times the later written encloses the other, because a live row is written when it ends.
@@ -103,7 +103,7 @@ def _shown_sql(selection: Selection) -> str:
         FROM (
             SELECT id, ts_ns - ({selection.shift_ns}) AS start_ns, dur_ns,
                    coalesce(nullif(name, ''), kind::VARCHAR) AS name, kind::VARCHAR AS kind,
-                   category, bytes, step, correlation, parent, device, stack, args,
+                   category, bytes, step, correlation, parent, process, thread, device, stream, stack, args,
                    CASE WHEN thread IS NOT NULL AND stream IS NULL THEN device::BIGINT END AS on_device,
                    CASE WHEN thread IS NOT NULL THEN stream::BIGINT END AS on_stream,
                    CASE WHEN kind IN ('instant', 'error') AND coalesce(dur_ns, 0) <= 0 THEN {SHAPE_POINT}

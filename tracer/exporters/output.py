@@ -1,10 +1,13 @@
 """What every exporter needs: private files, and which part of a trace it writes."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from isal import igzip
 
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.reading import Trace
@@ -13,6 +16,9 @@ from ral_trace.tracer.schema import FLAGS, KINDS
 VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
 UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"
 MAX_NS = 2**63 - 1
+GZIP: Any = igzip.IGzipFile
+COMPRESSION_LEVEL = 1
+"""isal's: 0 to 3."""
 
 CHOSEN = "memory.main.chosen_event"
 """Ids of the events that have to do with the chosen devices, in the database in memory that the trace is attached to:
@@ -83,7 +89,8 @@ class Selection:
         """SQL: whether a row of `event` is in the part. Rows are taken or left whole, never cut."""
         # HUGEINT: the times of an untrusted file may add up to more than 64 bits.
         conditions = self._overlaps(
-            "ts_ns", f"CASE WHEN {UNFINISHED} THEN {MAX_NS} ELSE ts_ns::HUGEINT + coalesce(dur_ns, 0) END"
+            "ts_ns",
+            f"CASE WHEN dur_ns IS NULL AND {UNFINISHED} THEN {MAX_NS} ELSE ts_ns::HUGEINT + coalesce(dur_ns, 0) END",
         )
         if self.window.kinds:
             conditions.append(f"kind IN ({_texts(self.window.kinds)})")
@@ -190,6 +197,17 @@ def cut_note(selection: Selection) -> str:
         f" UNION ALL SELECT NULL, NULL, {_texts([what])},"
         f" (SELECT count(*) FROM event WHERE NOT coalesce({selection.events()}, false)), NULL"
     )
+
+
+@contextmanager
+def create_packed(path: Path) -> Iterator[IO[bytes]]:
+    """Creates a private file that is gzip where its name ends in .gz; the same content gives the same bytes."""
+    with create_private(path) as file:
+        if path.name.endswith(".gz"):
+            with GZIP(fileobj=file, mode="wb", compresslevel=COMPRESSION_LEVEL, mtime=0) as packed:
+                yield packed
+        else:
+            yield file
 
 
 def create_private(path: Path) -> IO[bytes]:

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from isal import igzip
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
-from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_private, cut_note, select
+from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_packed, cut_note, select
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 
@@ -40,21 +39,14 @@ ENDINGS: tuple[str, ...] = (".json", ".json.gz")
 FORMAT_VERSION = 1
 MADE_UP_ID = 10_000_000
 """The first pid and tid given out to tracks that have none of their own; Linux gives out none above 2**22."""
-GZIP: Any = igzip.IGzipFile
 ROWS_AT_ONCE = 20_000
-COMPRESSION_LEVEL = 1
-"""isal's: 0 to 3."""
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:
     """Writes the trace to `out`, compressed where the output's name ends in .gz. Raises duckdb.Error, OSError."""
     selection = select(trace, window)
-    with create_private(out) as file:
-        if out.name.endswith(".gz"):
-            with GZIP(fileobj=file, mode="wb", compresslevel=COMPRESSION_LEVEL, mtime=0) as packed:
-                _write_document(trace, packed, selection)
-        else:
-            _write_document(trace, file, selection)
+    with create_packed(out) as file:
+        _write_document(trace, file, selection)
 
 
 def _write_document(trace: Trace, file: IO[bytes], selection: Selection) -> None:
@@ -221,7 +213,7 @@ class _ViewerEvents:
                 lines.append(f'{{"ph":"B",{where},{shown}}}')
             else:
                 lines.append(f'{{"ph":"i","s":"t",{where},{shown}}}')
-            for arrow, second in arrows.at(number):
+            for arrow, second in arrows.at(number) if number == arrows.event else ():
                 phase = '"f","bp":"e"' if second else '"s"'
                 lines.append(f'{{"ph":{phase},"id":{arrow},{where},"name":"flow","cat":"flow"}}')
         return lines
@@ -238,7 +230,7 @@ class _ViewerEvents:
         return placed
 
     def _counters(self) -> Iterator[list[str]]:
-        tracks = {track.key: track for track in drawn_tracks.counter_tracks(self._trace)}
+        frames = {track.key: self._counter_frame(track) for track in drawn_tracks.counter_tracks(self._trace)}
         for values in (
             drawn_counters.device_values_sql(self._selection),
             drawn_counters.source_values_sql(self._selection),
@@ -249,12 +241,16 @@ class _ViewerEvents:
                     f"SELECT key, {ts}, to_json(value)::VARCHAR FROM ({values}) ORDER BY key, ts_ns"
                 )
                 while rows := found.fetchmany(ROWS_AT_ONCE):
-                    yield [self._counter_line(tracks[key], ts, value) for key, ts, value in rows if key in tracks]
+                    yield [
+                        f"{frames[key][0]}{ts}{frames[key][1]}{value}}}}}" for key, ts, value in rows if key in frames
+                    ]
 
-    def _counter_line(self, track: drawn_tracks.CounterTrack, ts: str, value: str) -> str:
+    def _counter_frame(self, track: drawn_tracks.CounterTrack) -> tuple[str, str]:
+        """What stands before the time of a value, and between it and the value."""
         place = self._lane(-1 if track.parent is None else track.parent, 0)
         name, unit = json.dumps(track.name), json.dumps(track.unit or "value")
-        return f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":{ts},"name":{name},"args":{{{unit}:{value}}}}}'
+        before = f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":'
+        return before, f',"name":{name},"args":{{{unit}:'
 
 
 class _Arrows:
@@ -274,6 +270,11 @@ class _Arrows:
         if self._next is None:
             self._rows = iter(self._found.fetchmany(ROWS_AT_ONCE))
             self._next = next(self._rows, None)
+
+    @property
+    def event(self) -> int | None:
+        """The next event that an arrow has an end at."""
+        return None if self._next is None else self._next[0]
 
     def at(self, event: int) -> Iterator[tuple[int, bool]]:
         """The arrows that have an end at an event, each with whether the other end has been already."""
