@@ -150,6 +150,8 @@ def train(
         if len(losses) % report_every == 0 or len(losses) == 1:
             print(f"step {len(losses):5d}  loss {losses[-1]:.4f}", flush=True)
         step()
+    for device in {device for device in devices if device.type != "cpu"}:
+        torch.accelerator.synchronize(device)  # the last step is done when its optimiser is, on both devices
     return losses
 
 

@@ -299,3 +299,9 @@ def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
             INSERT INTO quality (source, process, what, count, example)
             SELECT p.source, e.process, '{what}', count(*), min(e.name)
             FROM event e JOIN process p ON p.id = e.process WHERE (e.flags & {flag}) <> 0 GROUP BY ALL""")
+    connection.execute("""
+        INSERT INTO quality (source, process, what, count, example)
+        SELECT p.source, l.process, 'launches without a kernel, copy or fallback: it had not run when the recording ' ||
+               'ended, or there is no record of it', count(*), min(l.name)
+        FROM event l JOIN process p ON p.id = l.process
+        WHERE l.kind = 'launch' AND l.id NOT IN (SELECT from_event FROM flow WHERE kind = 'launch') GROUP BY ALL""")

@@ -35,6 +35,8 @@ def run(files: Sequence[Path], output: Path, console: Console) -> int:
     with bar:
         said = write_trace(output, make)
     say(console, f"{output}: {said}")
+    for error in refused:
+        say(console, f"ral-trace: {error}")
     return refused[0].exit_code if refused else 0
 
 
@@ -46,9 +48,9 @@ def _said(trace: Trace) -> str:
         SELECT s.path, q.what, sum(q.count) AS count, min(q.example) AS example
         FROM quality q LEFT JOIN source s ON s.id = q.source GROUP BY ALL ORDER BY ALL"""):
         where = "" if row["path"] is None else f"{plain(row['path'])}: "
-        count = "" if row["count"] is None else f"{row['count']:,} "
-        example = "" if row["example"] is None else f" (such as {plain(row['example'])})"
-        lines.append(f"  {where}{count}{plain(row['what'])}{example}")
+        notes = [] if row["count"] is None else [f"{row['count']:,}"]
+        notes += [] if row["example"] is None else [f"such as {plain(row['example'])}"]
+        lines.append(f"  {where}{plain(row['what'])}" + (f" ({', '.join(notes)})" if notes else ""))
     return "\n".join(lines)
 
 

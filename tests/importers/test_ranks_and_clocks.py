@@ -10,7 +10,7 @@ from ral_trace.tracer.importers import clocks, ranks
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.store import TraceBuilder
 
-NEVER_MET = "clocks are not aligned: there are no common collectives to tell how they differ"
+NEVER_MET = "clocks are not aligned: no matching collectives tell how they differ"
 
 
 @pytest.fixture

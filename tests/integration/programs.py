@@ -19,18 +19,18 @@ from ral_trace.tracer import Trace
 TRACE_COMMAND = [sys.executable, "-m", "ral_trace.tracer.cli"]
 
 COUNTING = """
-import mmap, struct, sys, time
+import mmap, sys, time
 import torch
 import ral_trace.backend
 ral_trace.backend.enable()
 file = open(sys.argv[1], "r+b")
-page = mmap.mmap(file.fileno(), 4096)
+page = memoryview(mmap.mmap(file.fileno(), 4096)).cast("q")
 x = torch.ones(8, 8, device="ral:1")
 done = 0
 while True:
     x.mul_(1.0)                                # one launch, one kernel
     done += 1
-    struct.pack_into("<q", page, 0, done)      # a page of our own: it survives us, and is not the ring
+    page[0] = done                             # a page of our own: it survives us, and is not the ring
     if done % 500 == 0:
         time.sleep(0.001)
 """
@@ -49,33 +49,36 @@ while time.monotonic() < until:
 
 
 LIGHT = """
-import ctypes, gc, mmap, os, signal, struct, sys, threading, time
+import ctypes, gc, mmap, os, signal, sys, threading, time
 gc.disable()                                   # its pauses are events, too
 from ral_trace.tracer import _native, annotate
 refused = _native.start("", "")                # what `import torch` does, without its seconds
 _file = open(os.environ["RAL_TEST_COUNTS"], "r+b")
-_page = mmap.mmap(_file.fileno(), 0)
+_page = memoryview(mmap.mmap(_file.fileno(), 0)).cast("q")
 
 def work(slot, times):
     for done in range(1, times + 1):
         with annotate("work"):
             pass
-        struct.pack_into("<qq", _page, 16 * slot, os.getpid(), done)
+        _page[2 * slot], _page[2 * slot + 1] = os.getpid(), done
 """
-"""Annotates, and counts: `work(slot, times)`, a slot a thread or process that has it for itself."""
+"""Annotates, and counts: `work(slot, times)`, a slot a thread or process that has it for itself.
+
+Each number is written by one store: struct.pack_into() zeroes the bytes first, which others would see.
+"""
 
 HEAVY = """
-import mmap, os, struct, sys, threading, time
+import mmap, os, sys, threading, time
 import torch
 torch.set_num_threads(1)
 _file = open(os.environ["RAL_TEST_COUNTS"], "r+b")
-_page = mmap.mmap(_file.fileno(), 0)
+_page = memoryview(mmap.mmap(_file.fileno(), 0)).cast("q")
 
 def work(slot, times):
     x = torch.ones(2)
     for done in range(1, times + 1):
         x * 3
-        struct.pack_into("<qq", _page, 16 * slot, os.getpid(), done)
+        _page[2 * slot], _page[2 * slot + 1] = os.getpid(), done
 """
 """The same with an op of torch, `aten::mul.Tensor`, and nothing of ours."""
 

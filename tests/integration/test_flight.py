@@ -14,18 +14,18 @@ from ral_trace.tracer import open_trace
 from tests.integration.programs import CountPage, python, ral_trace, running, start, wait_for
 
 TICKING = """
-import mmap, struct, sys, time
+import mmap, sys, time
 import torch
 from ral_trace.tracer import annotate
 file = open(sys.argv[1], "r+b")
-page = mmap.mmap(file.fileno(), 4096)
+page = memoryview(mmap.mmap(file.fileno(), 4096)).cast("q")
 done = 0
 until = time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
     with annotate(f"tick {done}"):
         pass
     done += 1
-    struct.pack_into("<q", page, 0, done)
+    page[0] = done
     time.sleep(0.001)
 raise RuntimeError("nobody catches this")
 """

@@ -40,19 +40,19 @@ SEED = int(os.environ.get("RAL_SOAK_SEED", "1"))
 PROGRAMS = 8
 
 PACED = """
-import mmap, struct, sys, time
+import mmap, sys, time
 import torch
 import ral_trace.backend
 torch.set_num_threads(1)
 ral_trace.backend.enable()
 file = open(sys.argv[1], "r+b")
-page = mmap.mmap(file.fileno(), 4096)
+page = memoryview(mmap.mmap(file.fileno(), 4096)).cast("q")
 x = torch.ones(8, 8, device="ral:1")
 done = 0
 while True:
     x.mul_(1.0)
     done += 1
-    struct.pack_into("<q", page, 0, done)
+    page[0] = done
     if done % 50 == 0:
         time.sleep(0.05)
 """

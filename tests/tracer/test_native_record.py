@@ -20,12 +20,12 @@ from ral_trace.tracer import _native, live
 RING_RECORDS = 1024
 
 PROGRAM = """
-import mmap, struct, sys, threading
+import mmap, sys, threading
 from ral_trace.tracer import _native, annotate
 threads, events, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 assert _native.start("", "") is None
 file = open(path, "r+b")
-page = mmap.mmap(file.fileno(), 4096)
+page = memoryview(mmap.mmap(file.fileno(), 4096)).cast("q")
 
 def work(number):
     done = 0
@@ -33,7 +33,7 @@ def work(number):
         with annotate(f"thread {number}"):
             pass
         done += 1
-        struct.pack_into("<q", page, 8 * number, done)  # a page of our own: it survives us, and is not the ring
+        page[number] = done  # a page of our own: it survives us, and is not the ring
 
 workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
 for worker in workers:

@@ -49,7 +49,7 @@ def align(builder: TraceBuilder, files: Sequence[Rows]) -> None:
             rows.facts |= {"clock_offset_ns": 0, "clock_uncertainty_ns": None if found is None else found[1]}
         elif found is None:
             rows.bad(
-                "clocks are not aligned: there are no common collectives to tell how they differ",
+                "clocks are not aligned: no matching collectives tell how they differ",
                 f"rank {rows.facts['rank']}",
             )
         else:
