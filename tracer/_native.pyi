@@ -333,7 +333,8 @@ class TraceJsonScanner:
     """Chrome's JSON in, cut anywhere; rows out; see native/trace_json.h.
 
     `fields` are (key in args, column, 'int', 'uint' or 'text'): they get columns, and are left out of args, as are the
-    keys of `leave_out`. Arrows of the categories `skip_arrows` become no rows. A unit of ts and dur is 10^nanoseconds_exponent ns. Works without the GIL.
+    keys of `leave_out`. Arrows of the categories `skip_arrows` become no rows. A unit of ts and
+    dur is 10^nanoseconds_exponent ns. Works without the GIL.
     """
 
     rows: int
@@ -359,7 +360,10 @@ class TraceJsonScanner:
     def take(self) -> TraceBatch:
         """The rows since the last call."""
     def groups(self) -> list[tuple[int, str, str | None, str | None, str | None, int, bool]]:
-        """(track, ph, cat, pid, tid, rows, skipped); the index is the number in the column `grp`. A track is a pid and a tid."""
+        """(track, ph, cat, pid, tid, rows, skipped); the index is the number in the column `grp`.
+
+        A track is a pid and a tid.
+        """
     def metadata(self) -> list[tuple[str, str]]:
         """Members of the file besides traceEvents, as JSON."""
     def faults(self) -> list[tuple[str, int, str]]:

@@ -45,6 +45,7 @@ CREATE TEMP TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, addre
 """
 """Staging only: an op's use of the block at an address. It becomes `access`."""
 
+NEVER_ENDED = "events whose end was never seen: kept, but out of all sums"
 PLACED = "(SELECT process FROM placed_process)"
 
 DATA_LOADER = "enumerate(DataLoader)#%"
@@ -56,7 +57,9 @@ def derive(connection: duckdb.DuckDBPyConnection, placed: Collection[int] = ()) 
 
     The rows of the processes `placed` have their parents and steps.
     """
-    connection.execute("CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]])
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]]
+    )
     [(unplaced,)] = connection.execute(f"SELECT count(*) FROM process WHERE id NOT IN {PLACED}").fetchall()
     if unplaced:
         nest_parents(connection)
@@ -290,7 +293,7 @@ def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Says in `quality` how many rows are kept out of sums, and which one is an example."""
     for flag, what in [
         (INVALID, "events with times that cannot be: kept, but out of all sums"),
-        (UNFINISHED, "events whose end was never seen: kept, but out of all sums"),
+        (UNFINISHED, NEVER_ENDED),
     ]:
         connection.execute(f"""
             INSERT INTO quality (source, process, what, count, example)

@@ -44,7 +44,7 @@ def write_trace(output: Path, make: Callable[[Path], Made]) -> Made:
         path = folder / f"whole{TRACE_ENDING}"
         made = make(path)
         with open_trace(path) as trace:
-            exporters.export(trace, output, exporters.Window(run=output.name))
+            exporters.export(trace, output, exporters.Window(run=exporters.parquet.free_run(output)))
     return made
 
 

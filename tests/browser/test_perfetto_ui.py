@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.exporters import export
 from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
 from ral_trace.tracer.exporters.drawn_tracks import LINKS
+from ral_trace.tracer.importers import import_files, importer_of
 from ral_trace.tracer.reading import Trace, open_trace
 from tests import perfetto_ui
 from tests.awkward import EPOCH_NS, awkward
 from tests.exporters.expected import Curve, bandwidths, queue_depths
+from tests.shared import TRACES, needs_shared
 from tests.synthetic import training
 
 pytestmark = pytest.mark.browser
@@ -35,6 +38,27 @@ def test_the_ui_shows_a_real_recording(chromium: Browser, char_lm_without_gelu: 
         kinds = dict(_sql(trace, "SELECT kind::VARCHAR, count(*) FROM event GROUP BY ALL"))
         assert {"op", "launch", "kernel", "transfer", "sync", "fallback", "alloc", "free"} <= set(kinds)
     check_the_ui_shows(chromium, char_lm_without_gelu, tmp_path / "run.pftrace")
+
+
+REAL = [
+    "kineto_h100_bert.json.gz",
+    "kineto_mi300_ddp_resnet18.json.gz",
+    "kineto_128rank_sampled_rank0.json.gz",
+    "kineto_v100_gpu_metrics.json",
+    "ascend_level1_rank0",
+    "nsys_healthy_1pct.sqlite",
+    "rpd_matmul.rpd",
+]
+
+
+@needs_shared
+@pytest.mark.parametrize("name", REAL)
+def test_the_ui_shows_what_other_tools_recorded(chromium: Browser, tmp_path: Path, name: str) -> None:
+    try:
+        importer_of(TRACES / name)
+    except InputRefused as refused:
+        pytest.skip(str(refused))
+    check_the_ui_shows(chromium, import_files([TRACES / name], tmp_path / "run.duckdb"), tmp_path / "run.pftrace")
 
 
 def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
@@ -63,10 +87,11 @@ def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
                     for ts_ns, value in _sql(trace, f"SELECT ts_ns, {column} FROM {table} ORDER BY ts_ns, {column}")
                 ]
             for (name,) in _sql(trace, "SELECT DISTINCT series FROM counter ORDER BY series"):
-                assert _counter_in(ui, str(name)) == _sql(
+                quoted = str(name).replace("'", "''")
+                assert _counter_in(ui, quoted) == _sql(
                     trace,
                     f"""SELECT v.ts_ns, v.value FROM counter_value v JOIN counter c ON c.id = v.counter
-                        WHERE c.series = '{name}' AND isfinite(v.value) ORDER BY ALL""",
+                        WHERE c.series = '{quoted}' AND isfinite(v.value) ORDER BY ALL""",
                 )
 
 
@@ -115,7 +140,7 @@ def _slices_of(trace: Trace, zero_ns: int = 0) -> list[tuple[object, ...]]:
     return _sql(
         trace,
         f"""
-        SELECT id, ts_ns - {zero_ns}, CASE WHEN (flags & 1) != 0 THEN NULL ELSE coalesce(dur_ns, 0) END,
+        SELECT id, ts_ns - {zero_ns}, coalesce(dur_ns, CASE WHEN (flags & 1) != 0 THEN NULL ELSE 0 END),
                coalesce(nullif(name, ''), kind::VARCHAR), kind::VARCHAR,
                correlation, bytes, args->>'reason'
         FROM event WHERE {SHOWN} ORDER BY id""",

@@ -10,6 +10,7 @@ import pytest
 
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters import Window, export
+from ral_trace.tracer.finish import write_trace
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.schema import TABLES, Table
 from tests.awkward import awkward
@@ -165,6 +166,13 @@ def test_the_run_is_named_after_the_file(tmp_path: Path) -> None:
     with open_trace(packed) as trace:
         export(trace, tmp_path / "out")
     assert runs_in(tmp_path / "out") == ["packed", "run.v2"]
+
+
+def test_what_is_recorded_into_a_data_set_gets_a_name_that_is_free(tmp_path: Path) -> None:
+    """A recording must not be lost because of a name."""
+    for _ in range(3):
+        write_trace(tmp_path / "runs", lambda path: training(path, launches=20))
+    assert runs_in(tmp_path / "runs") == ["runs", "runs-2", "runs-3"]
 
 
 def test_a_part_says_so(tmp_path: Path) -> None:

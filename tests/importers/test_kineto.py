@@ -148,7 +148,10 @@ def test_python_calls_without_a_return_end_where_their_callers_next_call_begins(
 def test_what_a_device_did_before_the_recording_is_flagged_and_an_early_kernel_is_kept(tmp_path: Path) -> None:
     with case("kernel_before_launch", tmp_path) as trace:
         assert by_name_of_kernels(trace) == {"early": True, "ok": True, "warmup_leftover": False}
-        assert warnings(trace)["rows on devices from before the recording, without a launch: kept, but out of all sums"] == 1
+        assert (
+            warnings(trace)["rows on devices from before the recording, without a launch: kept, but out of all sums"]
+            == 1
+        )
         flows = trace.rows("SELECT to_event FROM flow WHERE kind = 'launch' ORDER BY ALL")
         assert [row["to_event"] for row in flows] == [1, 3]
 
@@ -180,7 +183,12 @@ def test_huge_integers_keep_their_digits(tmp_path: Path) -> None:
 def test_what_is_no_number_is_unknown(tmp_path: Path) -> None:
     with case("inf_bandwidth", tmp_path) as trace:
         [copy, kernel] = trace.rows("SELECT *, args->>'memory bandwidth (GB/s)' AS bandwidth FROM events ORDER BY id")
-        assert (copy["kind"], copy["category"], copy["bytes"], copy["stream_number"]) == ("transfer", "host_to_device", 200, 7)
+        assert (copy["kind"], copy["category"], copy["bytes"], copy["stream_number"]) == (
+            "transfer",
+            "host_to_device",
+            200,
+            7,
+        )
         assert copy["bandwidth"] is None
         assert (kernel["kind"], kernel["dur_ns"], kernel["stream_number"]) == ("kernel", 9 * US, 7)
 
@@ -467,14 +475,24 @@ def counted(events: list[dict[str, Any]]) -> Counter[str]:
 def test_a_real_file_has_what_is_in_it(name: str, tmp_path: Path) -> None:
     events = events_of(TRACES / name)
     with imported(TRACES / name, tmp_path) as trace:
-        found = Counter({row["kind"]: row["n"] for row in trace.rows("SELECT kind, count(*) AS n FROM event GROUP BY ALL")})
+        found = Counter(
+            {row["kind"]: row["n"] for row in trace.rows("SELECT kind, count(*) AS n FROM event GROUP BY ALL")}
+        )
         found["call"] = sum(found.pop(kind, 0) for kind in ("launch", "sync", "runtime"))
         assert found == counted(events)
-        devices = [e for e in events if e["ph"] == "X" and e["cat"].lower() in ("kernel", "gpu_memcpy", "gpu_memset", "memcpy")]
-        spans = sorted((int(Decimal(e["ts"]) * 1000), int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000)) for e in devices)
+        devices = [
+            e for e in events if e["ph"] == "X" and e["cat"].lower() in ("kernel", "gpu_memcpy", "gpu_memset", "memcpy")
+        ]
+        spans = sorted(
+            (int(Decimal(e["ts"]) * 1000), int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000)) for e in devices
+        )
         assert busy_ns(trace) == union(spans)
         launched = {e["args"]["correlation"] for e in devices}
-        calls = {e["args"].get("correlation") for e in events if e["ph"] == "X" and "cuda" in e["cat"] or e.get("cat") == "Runtime"}
+        calls = {
+            e["args"].get("correlation")
+            for e in events
+            if (e["ph"] == "X" and "cuda" in e["cat"]) or e.get("cat") == "Runtime"
+        }
         assert trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'launch'") == [{"n": len(launched & calls)}]
         totals = [e["args"]["Total Allocated"] for e in events if e.get("name") == "[memory]"]
         [peak] = trace.rows("SELECT max(value) AS v FROM counter_value v JOIN counter c ON c.id = v.counter "

@@ -34,8 +34,11 @@ SLICE_KINDS = (
 )  # fmt: skip
 ANNOTATED_ARGS = ("routed", "route", "reason", "waited_for", "kernel", "vendor", "shapes", "dtypes")
 """Keys of `event.args` that are shown with a slice."""
-ANNOTATIONS = ("event", "fallback", "category", "bytes", "step", "correlation", "line", *ANNOTATED_ARGS)
-"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, `fallback` that of a mark's fallback."""
+ANNOTATIONS = ("event", "fallback", "category", "bytes", "step", "correlation", "line", *ANNOTATED_ARGS,
+               "on_device", "on_stream")  # fmt: skip
+"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, and `fallback` that of a mark's fallback;
+`on_device` and `on_stream` are ids, of host rows whose track does not tell.
+"""
 MARK = "mark"
 """The category of the points that are no rows of the trace."""
 
@@ -50,12 +53,13 @@ def slices_sql(selection: Selection) -> str:
     shown = shown_sql(selection)
     return f"""
         SELECT id, track, start_ns, dur_ns, shape::BIGINT AS shape, name, kind,
-               event, fallback, category, bytes, step, correlation, line, {known}
+               event, fallback, category, bytes, step, correlation, line, {known}, on_device, on_stream
         FROM (SELECT *, json_extract_string(args, [{paths}]) AS known FROM (
             SELECT *, id AS event, NULL::BIGINT AS fallback FROM ({shown})
             UNION ALL
             SELECT * REPLACE (-1 AS id, {MARKS} + device AS track, NULL AS dur_ns, {SHAPE_POINT} AS shape,
-                              '{MARK}' AS kind, NULL AS category, NULL AS step, NULL AS correlation, -1 AS span),
+                              '{MARK}' AS kind, NULL AS category, NULL AS step, NULL AS correlation, -1 AS span,
+                              NULL AS on_device, NULL AS on_stream),
                    NULL, id FROM ({shown}) WHERE kind = 'fallback' AND device IS NOT NULL))
         LEFT JOIN ({_LINES}) USING (stack)
         ORDER BY start_ns, span DESC, id DESC"""
@@ -100,6 +104,8 @@ def shown_sql(selection: Selection) -> str:
             SELECT id, ts_ns - ({selection.shift_ns}) AS start_ns, dur_ns,
                    coalesce(nullif(name, ''), kind::VARCHAR) AS name, kind::VARCHAR AS kind,
                    category, bytes, step, correlation, parent, process, thread, device, stream, stack, args,
+                   CASE WHEN thread IS NOT NULL AND stream IS NULL THEN device::BIGINT END AS on_device,
+                   CASE WHEN thread IS NOT NULL THEN stream::BIGINT END AS on_stream,
                    CASE WHEN kind IN ('instant', 'error') AND coalesce(dur_ns, 0) <= 0 THEN {SHAPE_POINT}
                         WHEN dur_ns >= 0 THEN {SHAPE_SLICE}
                         WHEN dur_ns IS NULL AND {UNFINISHED} THEN {SHAPE_OPEN}

@@ -89,7 +89,8 @@ class Selection:
         """SQL: whether a row of `event` is in the part. Rows are taken or left whole, never cut."""
         # HUGEINT: the times of an untrusted file may add up to more than 64 bits.
         conditions = self._overlaps(
-            "ts_ns", f"CASE WHEN {UNFINISHED} THEN {MAX_NS} ELSE ts_ns::HUGEINT + coalesce(dur_ns, 0) END"
+            "ts_ns",
+            f"CASE WHEN dur_ns IS NULL AND {UNFINISHED} THEN {MAX_NS} ELSE ts_ns::HUGEINT + coalesce(dur_ns, 0) END",
         )
         if self.window.kinds:
             conditions.append(f"kind IN ({_texts(self.window.kinds)})")

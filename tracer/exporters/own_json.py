@@ -213,7 +213,7 @@ class _ViewerEvents:
                 lines.append(f'{{"ph":"B",{where},{shown}}}')
             else:
                 lines.append(f'{{"ph":"i","s":"t",{where},{shown}}}')
-            for arrow, second in arrows.at(number):
+            for arrow, second in arrows.at(number) if number == arrows.event else ():
                 phase = '"f","bp":"e"' if second else '"s"'
                 lines.append(f'{{"ph":{phase},"id":{arrow},{where},"name":"flow","cat":"flow"}}')
         return lines
@@ -230,7 +230,7 @@ class _ViewerEvents:
         return placed
 
     def _counters(self) -> Iterator[list[str]]:
-        tracks = {track.key: track for track in drawn_tracks.counter_tracks(self._trace)}
+        frames = {track.key: self._counter_frame(track) for track in drawn_tracks.counter_tracks(self._trace)}
         for values in (
             drawn_counters.device_values_sql(self._selection),
             drawn_counters.source_values_sql(self._selection),
@@ -241,12 +241,16 @@ class _ViewerEvents:
                     f"SELECT key, {ts}, to_json(value)::VARCHAR FROM ({values}) ORDER BY key, ts_ns"
                 )
                 while rows := found.fetchmany(ROWS_AT_ONCE):
-                    yield [self._counter_line(tracks[key], ts, value) for key, ts, value in rows if key in tracks]
+                    yield [
+                        f"{frames[key][0]}{ts}{frames[key][1]}{value}}}}}" for key, ts, value in rows if key in frames
+                    ]
 
-    def _counter_line(self, track: drawn_tracks.CounterTrack, ts: str, value: str) -> str:
+    def _counter_frame(self, track: drawn_tracks.CounterTrack) -> tuple[str, str]:
+        """What stands before the time of a value, and between it and the value."""
         place = self._lane(-1 if track.parent is None else track.parent, 0)
         name, unit = json.dumps(track.name), json.dumps(track.unit or "value")
-        return f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":{ts},"name":{name},"args":{{{unit}:{value}}}}}'
+        before = f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":'
+        return before, f',"name":{name},"args":{{{unit}:'
 
 
 class _Arrows:
@@ -266,6 +270,11 @@ class _Arrows:
         if self._next is None:
             self._rows = iter(self._found.fetchmany(ROWS_AT_ONCE))
             self._next = next(self._rows, None)
+
+    @property
+    def event(self) -> int | None:
+        """The next event that an arrow has an end at."""
+        return None if self._next is None else self._next[0]
 
     def at(self, event: int) -> Iterator[tuple[int, bool]]:
         """The arrows that have an end at an event, each with whether the other end has been already."""

@@ -112,6 +112,15 @@ def is_data_set(folder: Path) -> bool:
     return any(folder.glob("trace_info/run=*"))
 
 
+def free_run(folder: Path) -> str:
+    """A name for a run that is not in a folder yet: the folder's own, with a number where that is taken."""
+    name, number = folder.name, 1
+    while (folder / "trace_info" / _folder_of(name)).exists():
+        number += 1
+        name = f"{folder.name}-{number}"
+    return name
+
+
 def _write_run(trace: Trace, out: Path, window: Window, run: str, taken: Mapping[str, int]) -> None:
     """A locked trace may write to its private folder only. One table after the other moves from there to `out`."""
     selection = select(trace, window)
@@ -183,9 +192,11 @@ def _taken(data_set: Path) -> dict[str, int]:
 
 
 def _run_name(trace: Trace, window: Window) -> str:
+    return _folder_of(window.run or Path(trace.path.name.removesuffix(".gz")).stem or "run")
+
+
+def _folder_of(name: str) -> str:
     """run=NAME, percent-encoded as DuckDB, Arrow and Polars decode it; a long one is cut, and ends in its checksum."""
-    file = Path(trace.path.name.removesuffix(".gz"))
-    name = window.run or file.stem or "run"
     kept, encoded = name, _encoded(name)
     while len(encoded) > LONGEST_NAME:
         kept = kept[: -max(1, (len(encoded) - LONGEST_NAME) // 12)]

@@ -11,6 +11,7 @@ What is drawn is said in `drawn.py`. Here:
   without an end to the end of the trace.
 - Perfetto draws arrows forward in time: one whose target begins before its origin points the other way.
 - A window takes rows whole, so that a slice which reaches into it may begin before it.
+- What the tracks show is said again for our importer, exactly, where viewers do not look (`perfetto_places.py`).
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
 from ral_trace.tracer.exporters.output import Selection, Window, create_private, select
+from ral_trace.tracer.exporters.perfetto_places import places_packet, varint
 from ral_trace.tracer.reading import Trace
 
 FORMAT = "Perfetto"
@@ -37,8 +39,11 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     """Writes the trace to `out`. Raises RalTraceError or duckdb.Error (a query), OSError (the disk)."""
     selection = select(trace, window)
     with create_private(out) as file:
-        encoder = _native.PerfettoEncoder(compressed_into(file), unix_epoch=_counts_from_1970(trace))
-        describe(encoder, drawn_tracks.tracks(trace), drawn_tracks.counter_tracks(trace))
+        sink = compressed_into(file)
+        tracks, counters = drawn_tracks.tracks(trace), drawn_tracks.counter_tracks(trace)
+        sink(places_packet(trace, tracks, counters, selection))
+        encoder = _native.PerfettoEncoder(sink, unix_epoch=_counts_from_1970(trace))
+        describe(encoder, tracks, counters)
         try:
             with drawn.cursor(trace) as slices, drawn.cursor(trace) as arrows:
                 encoder.slices(slices.sql(drawn.slices_sql(selection)), arrows.sql(drawn.arrows_sql(selection)))
@@ -79,8 +84,8 @@ def compressed_into(file: IO[bytes]) -> Callable[[bytes], object]:
 
     def write_chunk(packets: bytes) -> None:
         packed = isal_zlib.compress(packets, COMPRESSION_LEVEL)
-        inner = b"\x92\x03" + _varint(len(packed))
-        file.write(b"\x0a" + _varint(len(inner) + len(packed)) + inner)
+        inner = b"\x92\x03" + varint(len(packed))
+        file.write(b"\x0a" + varint(len(inner) + len(packed)) + inner)
         file.write(packed)
 
     return write_chunk
@@ -89,12 +94,3 @@ def compressed_into(file: IO[bytes]) -> Callable[[bytes], object]:
 def _counts_from_1970(trace: Trace) -> bool:
     [(others,)] = trace.sql("SELECT count(*) FROM source WHERE clock_zero IS DISTINCT FROM 'unix epoch'").fetchall()
     return bool(others == 0)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -11,11 +11,15 @@ from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import (
+    ascend,
     chrome,
     clocks,
     kineto,
     nsys,
+    onnxruntime,
     own_json,
+    parquet,
+    perfetto,
     ranks,
     rocpd,
     rocprof_csv,
@@ -41,7 +45,9 @@ class Importer(Protocol):
         """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
-IMPORTERS: Sequence[Importer] = [own_json, kineto, chrome, nsys, rpd, rocpd, rocprof_csv, rocprof_json]
+IMPORTERS: Sequence[Importer] = [
+    own_json, parquet, perfetto, kineto, ascend, onnxruntime, nsys, rpd, rocpd, rocprof_csv, rocprof_json, chrome,
+]  # fmt: skip
 
 
 def is_trace_file(path: Path) -> bool:

@@ -65,7 +65,7 @@ class Imported:
 def import_events(
     rows: Rows, scan: Scan, dialect: Dialect, *, window: Window = Window(), facts: Mapping[str, Any] | None = None
 ) -> Imported:
-    """Adds all that the file has; `facts` are columns of the main process. Leaves `mapped` and the tables of `landing`."""
+    """Adds all that the file has; `facts` are columns of the main process. Leaves `mapped` and `placed`."""
     connection = rows.builder.connection
     connection.execute(phases.AMEND + ";" + phases.ARROW_END)
     phases.count_ignored(rows, ((group.ph, group.rows) for group in scan.groups))
@@ -102,7 +102,7 @@ def clock_zero(rows: Rows) -> str:
 
 def forget(rows: Rows) -> None:
     """Removes what the import left."""
-    tables = "mapped amend arrow_end place spot placed mapped_place launch_of step_interval call_stack_id".split()
+    tables = ["mapped", "amend", "arrow_end", "place", "spot", "placed", "launch_of", "step_interval", "call_stack_id"]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
 
@@ -159,7 +159,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         WHEN 'CALL_OR_KERNEL' THEN if(s.works, if(regexp_matches(r.name, 'DMA|[Mm]em(cpy|set)'), 'transfer', 'kernel'),
                                       p.kind)
         WHEN 'OTHER' THEN if(s.works, 'kernel', p.kind)
-        WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'Wait') OR contains(r.name, 'Finish'))
+        WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'ait') OR contains(r.name, 'nish'))
                               AND regexp_matches(r.name, {SYNC_CALLS}) THEN 'sync_call' ELSE p.kind END
         ELSE p.kind END"""
     category = f"""CASE p.role
@@ -227,5 +227,6 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))
         connection.execute(
-            f"UPDATE mapped SET flags = flags | {INVALID} WHERE n IN (SELECT unnest(?::BIGINT[]))", [[n for n, *_ in left]]
+            f"UPDATE mapped SET flags = flags | {INVALID} WHERE n IN (SELECT unnest(?::BIGINT[]))",
+            [[n for n, *_ in left]],
         )

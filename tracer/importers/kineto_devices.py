@@ -16,10 +16,19 @@ TORCH_TYPES = {
 https://github.com/pytorch/pytorch/blob/main/torch/headeronly/core/DeviceType.h
 """
 VENDORS = {
-    "NVIDIA": r"NVIDIA|Tesla|GeForce|Quadro|TITAN", "AMD": r"AMD|Radeon|Instinct|gfx\d", "Intel": r"Intel|Arc\b|Data Center GPU",
+    "NVIDIA": r"NVIDIA|Tesla|GeForce|Quadro|TITAN", "AMD": r"AMD|Radeon|Instinct|gfx\d",
+    "Intel": r"Intel|Arc\b|Data Center GPU",
     "Huawei": r"Ascend|NPU", "Moore Threads": r"MTT", "Habana": r"Gaudi|HL-\d",
 }  # fmt: skip
-TYPES = {"privateuse1": "privateuse1", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu", "musa": "musa", "npu": "npu", "cuda": "cuda"}
+TYPES = {
+    "privateuse1": "privateuse1",
+    "mtia": "mtia",
+    "xpu": "xpu",
+    "hpu": "hpu",
+    "musa": "musa",
+    "npu": "npu",
+    "cuda": "cuda",
+}
 """By what a category begins with: the device type in torch."""
 LARGEST_INDEX = 1 << 20
 
@@ -37,7 +46,7 @@ def add_devices(rows: Rows, scan: Scan, places: Places) -> None:
     if places.main is not None:
         for index in kind.properties:
             _device(rows, places.main, kind.type, index, kind)
-    found = connection.execute(f"""
+    found = connection.execute("""
         SELECT DISTINCT r.grp, p.process, p.on_device OR r.device_type IS NULL, r.device, r.stream, r.device_type
         FROM full_row r JOIN place p USING (grp)
         WHERE p.on_device OR (p.role IN ('CALL_OR_KERNEL', 'OTHER') AND r.stream IS NOT NULL)

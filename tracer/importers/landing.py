@@ -12,7 +12,9 @@ from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
 UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
-COLUMNS = """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
+COLUMNS = (
+    """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
+)
 """Of `event`: those of `mapped`, and name and args of `raw_row`.
 
 `mapped` numbers its rows as `raw_row` (n). `nest_order` says which of rows that begin and end together encloses the
@@ -132,10 +134,15 @@ def _final(first: int, steps: bool) -> str:
     values = {"kind": kind, "name": "r.name", "args": "coalesce(r.args, m.end_args)"}
     # A row on a device belongs to the step in which it was launched.
     step = "CASE WHEN m.thread IS NULL THEN s.step ELSE p.step END" if steps else "NULL::BIGINT"
-    join = """LEFT JOIN (SELECT launch_of.process, launch_of.correlation, placed.step FROM launch_of
+    join = (
+        """LEFT JOIN (SELECT launch_of.process, launch_of.correlation, placed.step FROM launch_of
                          JOIN placed USING (n)) s
-              ON m.thread IS NULL AND s.process = m.process AND s.correlation = m.correlation""" if steps else ""
+              ON m.thread IS NULL AND s.process = m.process AND s.correlation = m.correlation"""
+        if steps
+        else ""
+    )
     columns = ", ".join(values.get(column, f"m.{column}") for column in COLUMNS.split(", "))
     return f"""
         SELECT {first} + r.n, {columns}, {first} + p.parent, {step}
-        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n LEFT JOIN launch_of l ON l.n = r.n {join}"""
+        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n
+        LEFT JOIN launch_of l ON l.n = r.n {join}"""

@@ -39,8 +39,11 @@ def sniff(head: Head) -> float:
 
 
 def read(path: Path, rows: Rows) -> None:
-    """Adds all tables to the trace. Raises InputRefused."""
+    """Adds all tables to the trace, which must be empty. Raises InputRefused."""
     builder = rows.builder
+    [(sources,)] = builder.connection.sql("SELECT count(*) FROM source").fetchall()
+    if sources or builder.derived:
+        raise InputRefused(path, "holds a whole trace, which cannot be merged with others", "import it alone")
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
         longest = _spill(path, Path(folder))
         for table in TABLES:

@@ -1,7 +1,8 @@
 """What the phases of Chrome's trace format mean: slices of two events, counters, arrows.
 
-Each function reads `raw_event` (see `trace_events`) and `place` (grp, process, thread, ...), which says where the events
-of a group happened. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU defines the phases.
+Each function reads `raw_event` (see `trace_events`) and `place` (grp, process, thread, ...), which says where the
+events of a group happened. The phases are defined in
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from collections.abc import Collection, Iterable
@@ -101,7 +102,8 @@ def add_counters(rows: Rows) -> None:
     if numbers:
         connection.execute(
             """CREATE OR REPLACE TEMP TABLE series_number AS
-               SELECT unnest(?::INTEGER[]) AS process, unnest(?::VARCHAR[]) AS series, unnest(?::INTEGER[]) AS counter""",
+               SELECT unnest(?::INTEGER[]) AS process, unnest(?::VARCHAR[]) AS series,
+                      unnest(?::INTEGER[]) AS counter""",
             [[process for process, _ in numbers], [series for _, series in numbers], list(numbers.values())],
         )
         rows.builder.insert(
@@ -126,14 +128,14 @@ def _explode_counters(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE counted AS
         SELECT process, coalesce(name, '') || '.' || key || coalesce(' [' || id || ']', '') AS series, ts_ns, n,
-               json_extract_string(args, '$."' || replace(key, '"', '\\"') || '"') AS text, try_cast(text AS DOUBLE) AS value
+               args->>('/' || replace(replace(key, '~', '~0'), '/', '~1')) AS text, try_cast(text AS DOUBLE) AS value
         FROM (SELECT process, name, id, ts_ns, n, args, unnest(json_keys(args)) AS key
               FROM raw_event JOIN place USING (grp)
               WHERE ph = 'C' AND ts_ns IS NOT NULL AND args IS NOT NULL AND json_type(args) = 'OBJECT')""")
 
 
 def find_arrow_ends(rows: Rows) -> None:
-    """Fills `arrow_end`: each t or f with the s or t before it that has its category, name and id, in the order of time.
+    """Fills `arrow_end`: each t or f with the s or t before it in time that has its category, name and id.
 
     An id that is used again begins a new arrow.
     """
@@ -162,7 +164,8 @@ def add_arrows(rows: Rows, first: int, kinds: dict[str, str]) -> None:
         SELECT a.n, a.begins, p.parent AS slice FROM arrow_end a LEFT JOIN placed p USING (n) WHERE NOT a.to_next
         UNION ALL
         SELECT a.n, a.begins, next.n FROM (FROM arrow_end WHERE to_next) a ASOF LEFT JOIN (
-            SELECT n, thread, ts_ns FROM mapped WHERE thread IS NOT NULL AND kind NOT IN ('instant', 'alloc', 'free')) next
+            SELECT n, thread, ts_ns FROM mapped
+            WHERE thread IS NOT NULL AND kind NOT IN ('instant', 'alloc', 'free')) next
           ON a.thread = next.thread AND a.ts_ns <= next.ts_ns""")
     kind = "CASE r.cat " + "".join(f"WHEN '{cat}' THEN '{name}' " for cat, name in kinds.items()) + "ELSE r.cat END"
     kind = kind if kinds else "r.cat"

@@ -5,7 +5,6 @@ device and stream), which queries join.
 """
 
 import enum
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,10 +19,11 @@ NONE = -9
 """Stands for no device, stream or type in joins."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Meaning:
-    """What the rows of a role are by default. Each is itself only, or roles that mean the same would be one."""
+    """What the rows of a role are by default."""
 
+    about: str
     kind: str
     depth: int
     """Of rows with the same times, the one with the least depth encloses the others."""
@@ -34,25 +34,21 @@ class Meaning:
 class Role(enum.Enum):
     """What the events of a group are."""
 
-    SPAN = Meaning("annotation", 0)
-    """The recorder's own: left out where it is the recording itself."""
-    PYTHON = Meaning("python", 1)
-    ANNOTATION = Meaning("annotation", 2)
-    DEVICE_ANNOTATION = Meaning("annotation", 2, on_device=True)
-    OTHER = Meaning("annotation", 2)
-    """Of a category that is not known: a kernel where it says its stream, else an annotation."""
-    OP = Meaning("op", 3, "forward")
-    OLD_OP = Meaning("op", 3, "forward")
-    """Of the first era, which wrote its steps as ops."""
-    CALL = Meaning("call", 4)
-    CALL_OR_KERNEL = Meaning("call", 4)
-    """A kernel where it says its stream."""
-    OVERHEAD = Meaning("annotation", 5, "overhead")
-    KERNEL = Meaning("kernel", 6, on_device=True)
-    COPY = Meaning("transfer", 6, on_device=True)
-    SET = Meaning("transfer", 6, "memset", on_device=True)
-    WAIT = Meaning("wait", 6, on_device=True)
-    INSTANT = Meaning("instant", 7)
+    SPAN = Meaning("the recorder's own, left out where it is the recording itself", "annotation", 0)
+    PYTHON = Meaning("calls of Python functions", "python", 1)
+    ANNOTATION = Meaning("what the program annotated", "annotation", 2)
+    DEVICE_ANNOTATION = Meaning("the same as seen by a device", "annotation", 2, on_device=True)
+    OTHER = Meaning("of an unknown category: kernels where they say their stream", "annotation", 2)
+    OP = Meaning("operators", "op", 3, "forward")
+    OLD_OP = Meaning("operators of the first era, which wrote its steps as such", "op", 3, "forward")
+    CALL = Meaning("calls of a runtime or driver", "call", 4)
+    CALL_OR_KERNEL = Meaning("the same, but kernels where they say their stream", "call", 4)
+    OVERHEAD = Meaning("what the profiler itself took", "annotation", 5, "overhead")
+    KERNEL = Meaning("work of a device", "kernel", 6, on_device=True)
+    COPY = Meaning("copies", "transfer", 6, on_device=True)
+    SET = Meaning("memory set", "transfer", 6, "memset", on_device=True)
+    WAIT = Meaning("waits of a stream", "wait", 6, on_device=True)
+    INSTANT = Meaning("points", "instant", 7)
 
 
 @dataclass
@@ -173,9 +169,7 @@ def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]
             [thread for *_, thread in placed],
         ]
         types = ("BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
-        connection.execute(
-            "INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns
-        )
+        connection.execute("INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
 
 STREAM_NUMBER = re.compile(r"(\d+)\s*$")

@@ -6,7 +6,7 @@ FRAME = r"^\s*(.*)\((\d+)\): ?(.*?)\s*$"
 
 
 def add_call_stacks(rows: Rows) -> bool:
-    """Makes rows of `stack` from the texts in `full_row.call_stack`, and `call_stack_id` (text, id). False: no texts."""
+    """Makes rows of `stack` from the texts in `full_row.call_stack`, and `call_stack_id` (text, id). False: none."""
     connection = rows.builder.connection
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE call_stack_id AS

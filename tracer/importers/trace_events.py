@@ -90,6 +90,9 @@ def scanned(
         fields=fields, leave_out=leave_out, skip_arrows=skip_arrows, nanoseconds_exponent=nanoseconds_exponent
     )
     connection = rows.builder.connection
+    # A file before this one that was refused may have left its own.
+    connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW IF EXISTS raw_event")
+    connection.execute("DROP TABLE IF EXISTS raw_row; DROP TABLE IF EXISTS raw_group")
     _load(path, rows, scanner)
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)

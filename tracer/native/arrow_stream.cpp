@@ -79,8 +79,9 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
   auto owner = std::make_unique<ArrayOwner>();
   for (const ArrowColumn& column : batch->columns) {
     auto one = std::make_unique<ColumnOwner>(ColumnOwner{batch, column.buffers});
-    ArrowArray child{batch->rows, column.nulls, 0, static_cast<std::int64_t>(one->buffers.size()), 0, nullptr, nullptr,
-                     nullptr,     nullptr,      nullptr};
+    ArrowArray child{batch->rows, column.nulls, 0,       static_cast<std::int64_t>(one->buffers.size()),
+                     0,           nullptr,      nullptr, nullptr,
+                     nullptr,     nullptr};
     child.buffers = one->buffers.data();
     child.release = &release<ArrowArray, ColumnOwner>;
     child.private_data = one.release();
@@ -122,11 +123,11 @@ void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out
   auto batch = std::make_shared<ArrowBatch>();
   batch->rows = static_cast<std::int64_t>(all.rows());
   batch->columns = {
-      plain("process", "i", all.process),   plain("tid", "I", all.tid),       plain("kind", "C", all.kind),
-      plain("ts_ns", "l", all.ts_ns),       plain("dur_ns", "l", all.dur_ns), plain("correlation", "l", all.correlation),
-      plain("bytes", "l", all.bytes),       plain("arg0", "L", all.arg0),     plain("arg1", "L", all.arg1),
-      plain("name", "I", all.name),         plain("stack", "I", all.stack),   plain("device", "c", all.device),
-      plain("stream", "C", all.stream),     plain("flags", "C", all.flags),
+      plain("process", "i", all.process), plain("tid", "I", all.tid),       plain("kind", "C", all.kind),
+      plain("ts_ns", "l", all.ts_ns),     plain("dur_ns", "l", all.dur_ns), plain("correlation", "l", all.correlation),
+      plain("bytes", "l", all.bytes),     plain("arg0", "L", all.arg0),     plain("arg1", "L", all.arg1),
+      plain("name", "I", all.name),       plain("stack", "I", all.stack),   plain("device", "c", all.device),
+      plain("stream", "C", all.stream),   plain("flags", "C", all.flags),
   };
   batch->owner = std::move(columns);
   export_stream(std::shared_ptr<const ArrowBatch>(std::move(batch)), out);

@@ -75,7 +75,7 @@ inline std::optional<std::int64_t> scaled_decimal(std::string_view text, int shi
   return negative ? -positive : positive;
 }
 
-// Decimal or 0x... digits as 64 bits, the sign in two's complement; `fits` says which values may be.
+// Decimal or 0x... digits as 64 bits: of an unsigned number in two's complement. None where it does not fit.
 inline std::optional<std::int64_t> whole_number(std::string_view text, bool is_unsigned) {
   const bool negative = !text.empty() && text[0] == '-';
   std::string_view digits = text.substr(negative);
@@ -99,7 +99,7 @@ inline std::optional<std::int64_t> whole_number(std::string_view text, bool is_u
     value = value * base + digit;
   }
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (negative ? value > kMost : !is_unsigned && value > kMost) {
+  if (negative ? is_unsigned || value > kMost : !is_unsigned && value > kMost) {
     return std::nullopt;
   }
   return negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);

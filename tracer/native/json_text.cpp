@@ -251,7 +251,10 @@ void JsonText::read_unicode_escape(std::string& out, As as) {
 
 void JsonText::read_multibyte(std::string& out) {
   const auto lead = static_cast<unsigned char>(*at_);
-  const int more = lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : lead >= 0xF0 && lead < 0xF5 ? 3 : 0;
+  const int more = lead >= 0xC2 && lead < 0xE0   ? 1
+                   : lead >= 0xE0 && lead < 0xF0 ? 2
+                   : lead >= 0xF0 && lead < 0xF5 ? 3
+                                                 : 0;
   int good = 0;
   for (; good < more; ++good) {
     if (at_ + 1 + good == end_) {

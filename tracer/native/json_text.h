@@ -173,7 +173,7 @@ class MemberList {
   std::string& out_;
   std::vector<Member> members_;
   std::vector<std::pair<std::size_t, std::size_t>> superseded_;  // begin and end
-  std::vector<std::uint32_t> slots_;  // a hash table of members_, once there are many
+  std::vector<std::uint32_t> slots_;                             // a hash table of members_, once there are many
 };
 
 }  // namespace ral::trace

@@ -14,7 +14,7 @@ constexpr std::size_t kLongestEvent = 64 << 20;
 constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
 constexpr std::size_t kMostMetadata = 64 << 20;
-constexpr std::size_t kExampleBytes = 100;
+constexpr std::size_t kShownBytes = 100;
 constexpr std::ptrdiff_t kLookAhead = 1024;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -26,12 +26,12 @@ bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all
 
 // Keys with which an event begins, and with which a member of the file may follow the list: where to go on after text
 // that is not JSON.
-constexpr std::array<std::string_view, 15> kEventKeys = {"ph", "name", "cat", "pid", "tid", "ts",   "dur", "id",
+constexpr std::array<std::string_view, 15> kEventKeys = {"ph", "name", "cat",  "pid",   "tid", "ts",   "dur", "id",
                                                          "s",  "bp",   "args", "cname", "tts", "tdur", "id2"};
 constexpr std::array<std::string_view, 14> kFileKeys = {
-    "traceName",      "displayTimeUnit",   "baseTimeNanoseconds", "schemaVersion",      "deviceProperties",
-    "distributedInfo", "metadata",          "otherData",           "systemTraceEvents", "stackFrames",
-    "samples",        "viztracer_metadata", "file_info",           "trace_id"};
+    "traceName",       "displayTimeUnit",    "baseTimeNanoseconds", "schemaVersion",     "deviceProperties",
+    "distributedInfo", "metadata",           "otherData",           "systemTraceEvents", "stackFrames",
+    "samples",         "viztracer_metadata", "file_info",           "trace_id"};
 
 }  // namespace
 
@@ -54,9 +54,7 @@ TraceScanner::TraceScanner(ScanOptions options) : options_(std::move(options)) {
   rows_ = std::make_unique<TraceRows>(columns_.size());
 }
 
-JsonText TraceScanner::text_here() {
-  return {buffer_.data() + position_, buffer_.data() + buffer_.size(), faults_};
-}
+JsonText TraceScanner::text_here() { return {buffer_.data() + position_, buffer_.data() + buffer_.size(), faults_}; }
 
 void TraceScanner::consumed(const char* until) {
   const char* from = buffer_.data() + position_;
@@ -176,7 +174,9 @@ bool TraceScanner::start() {
   }
   const char first = text.peek();
   if (first != '[' && first != '{') {
-    throw NotATrace("is no JSON list or object: at " + place(text.at()) + " it has '" + first + "'");
+    const bool shown = first > ' ' && first < '\x7f';
+    const std::string what = shown ? std::string{'\'', first, '\''} : "byte " + std::to_string(first & 0xFF);
+    throw NotATrace("is no JSON list or object: at " + place(text.at()) + " it has " + what);
   }
   in_object_ = first == '{';
   has_list_ = !in_object_;
@@ -224,7 +224,8 @@ bool TraceScanner::step_members() {
     if (text.peek() != ',' && text.peek() != '}') {
       throw Malformed{text.at()};
     }
-    const auto same = std::find_if(metadata_.begin(), metadata_.end(), [&](auto& one) { return one.first == key.view; });
+    const auto same =
+        std::find_if(metadata_.begin(), metadata_.end(), [&](auto& one) { return one.first == key.view; });
     metadata_bytes_ += value.size() + key.view.size();
     if (metadata_bytes_ > kMostMetadata) {
       faults_.add(Fault::kMetadataTooLong, key.view);
@@ -258,7 +259,7 @@ bool TraceScanner::step_events() {
     } else {
       const char* begin = text.at();
       text.skip_value();
-      faults_.add(Fault::kNotAnEvent, {begin, std::min<std::size_t>(text.at() - begin, kExampleBytes)});
+      faults_.add(Fault::kNotAnEvent, {begin, std::min<std::size_t>(text.at() - begin, kShownBytes)});
       consumed(text.at());
     }
   }
@@ -273,6 +274,9 @@ bool TraceScanner::resync(bool last) {
       return std::nullopt;
     }
     const char* stop = std::find(at + 1, end, '"');
+    if (stop == end) {
+      return std::nullopt;
+    }
     return std::string_view(at + 1, static_cast<std::size_t>(stop - at - 1));
   };
   const char* at = buffer_.data() + position_;
@@ -358,11 +362,17 @@ void TraceScanner::read_event(JsonText& text) {
   const auto place_of = [&event](std::string_view key) -> Text* {
     switch (key.size()) {
       case 2:
-        return key == "ph" ? &event.phase : key == "ts" ? &event.time : key == "id" ? &event.id
-               : key == "bp" ? &event.binding : nullptr;
+        return key == "ph"   ? &event.phase
+               : key == "ts" ? &event.time
+               : key == "id" ? &event.id
+               : key == "bp" ? &event.binding
+                             : nullptr;
       case 3:
-        return key == "cat" ? &event.category : key == "pid" ? &event.pid : key == "tid" ? &event.tid
-               : key == "dur" ? &event.duration : nullptr;
+        return key == "cat"   ? &event.category
+               : key == "pid" ? &event.pid
+               : key == "tid" ? &event.tid
+               : key == "dur" ? &event.duration
+                              : nullptr;
       case 4:
         return key == "name" ? &event.name : nullptr;
       case 5:
@@ -553,14 +563,9 @@ std::shared_ptr<const ArrowBatch> TraceScanner::take() {
   auto batch = std::make_shared<ArrowBatch>();
   const TraceRows& rows = *rows_;
   batch->rows = rows.rows;
-  batch->columns = {rows.number.as("n", "l"),
-                    rows.group.as("grp", "l"),
-                    rows.name.as("name"),
-                    rows.ts_ns.as("ts_ns", "l"),
-                    rows.dur_ns.as("dur_ns", "l"),
-                    rows.id.as("id"),
-                    rows.binding.as("bp"),
-                    rows.args.as("args")};
+  batch->columns = {rows.number.as("n", "l"),    rows.group.as("grp", "l"),     rows.name.as("name"),
+                    rows.ts_ns.as("ts_ns", "l"), rows.dur_ns.as("dur_ns", "l"), rows.id.as("id"),
+                    rows.binding.as("bp"),       rows.args.as("args")};
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (column_types_[i] == ArgField::Type::kText) {
       batch->columns.push_back(rows.extra_texts[i].as(columns_[i]));

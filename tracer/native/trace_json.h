@@ -31,7 +31,7 @@ struct ScanOptions {
   std::vector<ArgField> fields;
   std::vector<std::string> leave_out;    // members of args that nobody needs
   std::vector<std::string> skip_arrows;  // arrows of these categories become no rows
-  int nanoseconds_exponent = 3;        // a unit of ts and dur is 10^this ns
+  int nanoseconds_exponent = 3;          // a unit of ts and dur is 10^this ns
 };
 
 // The rows of one batch.
@@ -117,7 +117,7 @@ class TraceScanner {
   [[nodiscard]] std::string place(const char* at) const;
 
   ScanOptions options_;
-  std::vector<std::string> columns_;           // of fields, each once
+  std::vector<std::string> columns_;  // of fields, each once
   std::vector<ArgField::Type> column_types_;
   std::array<std::vector<std::pair<std::size_t, std::size_t>>, 32> fields_by_length_;  // key's length: field, column
   std::array<std::vector<std::size_t>, 32> left_out_by_length_;

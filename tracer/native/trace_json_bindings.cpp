@@ -72,8 +72,8 @@ py::list faults_of(const TraceScanner& scanner) {
 py::list groups_of(const TraceScanner& scanner) {
   py::list all;
   for (const TraceScanner::Group& group : scanner.groups()) {
-    all.append(py::make_tuple(group.track, group.phase, group.category, group.pid, group.tid, group.rows,
-                             group.skipped));
+    all.append(
+        py::make_tuple(group.track, group.phase, group.category, group.pid, group.tid, group.rows, group.skipped));
   }
   return all;
 }
