@@ -300,7 +300,8 @@ def export(
     """Write TRACE (default: the newest here) in another format."""
     from ral_trace.tracer import exporters
 
-    exporters.exporter_for(output)
+    if run is not None and exporters.exporter_for(output).ENDINGS:
+        raise UsageError("--run names a run in a folder; --output is a file")
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise UsageError("--from must lie before --to")
     with open_trace(trace or newest_trace(Path.cwd())) as opened:

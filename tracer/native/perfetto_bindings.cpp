@@ -79,9 +79,10 @@ void bind_perfetto(py::module_& module) {
   py::class_<Encoder>(module, "PerfettoEncoder")
       .def(py::init(&make_encoder), py::arg("sink"), py::kw_only(), py::arg("unix_epoch"),
            py::arg("chunk_bytes") = 1 << 20, py::arg("intern_bytes") = 16 << 20)
-      .def("add_process", &Encoder::add_process, py::arg("key"), py::arg("pid"), py::arg("name"),
-           py::arg("rank"), py::arg("command_line"), py::arg("labels"))
-      .def("add_thread", &Encoder::add_thread, py::arg("key"), py::arg("pid"), py::arg("tid"), py::arg("name"), py::arg("rank"))
+      .def("add_process", &Encoder::add_process, py::arg("key"), py::arg("pid"), py::arg("name"), py::arg("rank"),
+           py::arg("command_line"), py::arg("labels"))
+      .def("add_thread", &Encoder::add_thread, py::arg("key"), py::arg("pid"), py::arg("tid"), py::arg("name"),
+           py::arg("rank"))
       .def("add_track", &Encoder::add_track, py::arg("key"), py::arg("parent"), py::arg("name"), py::arg("rank"))
       .def("add_counter", &Encoder::add_counter, py::arg("key"), py::arg("parent"), py::arg("name"), py::arg("unit"))
       .def("slices", &encode_slices, py::arg("rows"), py::arg("arrows"))

@@ -132,8 +132,7 @@ void Encoder::add_process(TrackKey key, std::int32_t pid, std::string_view name,
 }
 
 //   TrackDescriptor { uuid, thread { pid, tid, name }, rank }; the viewer finds the process by its pid
-void Encoder::add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name,
-                         std::int32_t rank) {
+void Encoder::add_thread(TrackKey key, std::int32_t pid, std::int64_t tid, std::string_view name, std::int32_t rank) {
   const std::uint64_t uuid = next_uuid_++;
   Message thread;
   thread.integer(field::kThreadPid, pid);
