@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.importers.databases import (
     imported,
     quality,
     rows,
-    survives,
+    survivors,
     union_ns,
 )
 from tests.shared import CASES, TRACES, needs_shared
@@ -268,7 +269,7 @@ def test_2022_schema(tmp_path: Path) -> None:
     with imported(database(tmp_path / "old.sqlite", tables), tmp_path) as trace:
         found = rows(
             trace,
-            "SELECT pid, e.dur_ns, e.name FROM event e JOIN process p ON p.id = process WHERE kind = 'kernel' ORDER BY e.id",
+            "SELECT pid, e.dur_ns, e.name FROM event e JOIN process p ON p.id = process WHERE kind = 'kernel' ORDER BY correlation",
         )
         assert found == [(100, 100, "gemm"), (200, 50, "gemm"), (None, 10, "gemm")]
         assert rows(trace, "SELECT count(*) FROM flow") == [(2,)]
@@ -355,23 +356,17 @@ def test_any_value_in_any_cell(tmp_path: Path, data: st.DataObject) -> None:
         assert rows(trace, "SELECT count(*) FROM event WHERE dur_ns < 0") == [(0,)]
 
 
-def mutate(tmp_path: Path, seed: int, times: int) -> int:
-    dice = random.Random(seed)
-    data = HEALTHY.read_bytes()
-    file = tmp_path / "mutated.sqlite"
-    taken = 0
-    for _ in range(times):
-        file.write_bytes(damaged(data, dice))
-        taken += survives(file, tmp_path)
-    return taken
+def copies(seed: int, times: int) -> Iterator[bytes]:
+    dice, data = random.Random(seed), HEALTHY.read_bytes()
+    return (damaged(data, dice) for _ in range(times))
 
 
 @needs_shared
 def test_damaged_files(tmp_path: Path) -> None:
-    assert mutate(tmp_path, 1, 40) > 10
+    assert survivors(tmp_path, "damaged.sqlite", copies(1, 60)) > 20
 
 
 @needs_shared
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
-    assert mutate(tmp_path, 2, 3_000) > 1_000
+    assert survivors(tmp_path, "damaged.sqlite", copies(2, 3_000)) > 1_000
