@@ -12,37 +12,39 @@ import pytest
 from tests.importers.databases import busy_ns, counts, damaged, imported, quality, rows, survivors, union_ns
 from tests.shared import CASES, needs_shared
 
+ID_KEY = "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT"
+KEY = f"{ID_KEY}, guid TEXT"
 SCHEMA = {
-    "metadata": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, tag TEXT NOT NULL, value TEXT NOT NULL",
-    "string": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, string TEXT NOT NULL UNIQUE ON CONFLICT ABORT",
-    "info_node": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, hash BIGINT, machine_id TEXT, hostname TEXT",
-    "info_process": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER NOT NULL, ppid INTEGER,
+    "metadata": f"{ID_KEY}, tag TEXT NOT NULL, value TEXT NOT NULL",
+    "string": f"{KEY}, string TEXT NOT NULL UNIQUE ON CONFLICT ABORT",
+    "info_node": f"{KEY}, hash BIGINT, machine_id TEXT, hostname TEXT",
+    "info_process": f"""{KEY}, nid INTEGER NOT NULL, ppid INTEGER,
         pid INTEGER NOT NULL, init BIGINT, fini BIGINT, start BIGINT, "end" BIGINT, command TEXT""",
-    "info_thread": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER, name TEXT",
-    "info_agent": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER NOT NULL, pid INTEGER NOT NULL,
+    "info_thread": f"{KEY}, nid INTEGER, pid INTEGER, tid INTEGER, name TEXT",
+    "info_agent": f"""{KEY}, nid INTEGER NOT NULL, pid INTEGER NOT NULL,
         type TEXT CHECK (type IN ('CPU', 'GPU', 'NIC')), absolute_index INTEGER, logical_index INTEGER,
         type_index INTEGER, name TEXT, vendor_name TEXT, product_name TEXT""",
-    "info_pmc": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, agent_id INTEGER, name TEXT NOT NULL, symbol TEXT",
-    "info_kernel_symbol": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER,
+    "info_pmc": f"{KEY}, agent_id INTEGER, name TEXT NOT NULL, symbol TEXT",
+    "info_kernel_symbol": f"""{KEY}, nid INTEGER, pid INTEGER,
         code_object_id INTEGER, kernel_name TEXT, display_name TEXT""",
-    "track": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER, name_id INTEGER",
-    "event": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, category_id INTEGER, stack_id INTEGER,
-        parent_stack_id INTEGER, correlation_id INTEGER, extdata JSONB DEFAULT '{}' NOT NULL""",
-    "region": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER,
+    "track": f"{KEY}, nid INTEGER, pid INTEGER, tid INTEGER, name_id INTEGER",
+    "event": f"""{KEY}, category_id INTEGER, stack_id INTEGER,
+        parent_stack_id INTEGER, correlation_id INTEGER, extdata JSONB NOT NULL""",
+    "region": f"""{KEY}, nid INTEGER, pid INTEGER, tid INTEGER,
         start BIGINT NOT NULL, "end" BIGINT NOT NULL, name_id INTEGER NOT NULL, event_id INTEGER""",
-    "sample": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, track_id INTEGER NOT NULL,
+    "sample": f"""{KEY}, track_id INTEGER NOT NULL,
         timestamp BIGINT NOT NULL, event_id INTEGER""",
-    "pmc_event": "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, event_id INTEGER, pmc_id INTEGER, value REAL",
-    "kernel_dispatch": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER NOT NULL,
+    "pmc_event": f"{KEY}, event_id INTEGER, pmc_id INTEGER, value REAL",
+    "kernel_dispatch": f"""{KEY}, nid INTEGER NOT NULL,
         pid INTEGER NOT NULL, tid INTEGER, agent_id INTEGER NOT NULL, kernel_id INTEGER NOT NULL,
         dispatch_id INTEGER NOT NULL, queue_id INTEGER NOT NULL, stream_id INTEGER NOT NULL, start BIGINT NOT NULL,
         "end" BIGINT NOT NULL, group_segment_size INTEGER, workgroup_size_x INTEGER NOT NULL,
         workgroup_size_y INTEGER NOT NULL, workgroup_size_z INTEGER NOT NULL, grid_size_x INTEGER NOT NULL,
         grid_size_y INTEGER NOT NULL, grid_size_z INTEGER NOT NULL, event_id INTEGER""",
-    "memory_copy": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER,
+    "memory_copy": f"""{KEY}, nid INTEGER, pid INTEGER, tid INTEGER,
         start BIGINT NOT NULL, "end" BIGINT NOT NULL, name_id INTEGER NOT NULL, dst_agent_id INTEGER,
         src_agent_id INTEGER, size INTEGER NOT NULL, stream_id INTEGER, event_id INTEGER""",
-    "memory_allocate": """id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT, nid INTEGER, pid INTEGER, tid INTEGER,
+    "memory_allocate": f"""{KEY}, nid INTEGER, pid INTEGER, tid INTEGER,
         agent_id INTEGER, type TEXT CHECK (type IN ('ALLOC', 'FREE', 'REALLOC', 'RECLAIM')), level TEXT,
         start BIGINT NOT NULL, "end" BIGINT NOT NULL, address INTEGER, size INTEGER NOT NULL, event_id INTEGER""",
 }  # fmt: skip
@@ -103,7 +105,8 @@ def process(file: Path, guid: str, pid: int, *, views: bool = False) -> Path:
         put("sample", id=4, track_id=1, timestamp=60, event_id=event("MARKER_CORE_RANGE_API", 4, "my mark"))
         for number, (start, end) in enumerate(((200, 300), (300, 350)), 1):
             of_kernel = event("KERNEL_DISPATCH", 1)
-            put("kernel_dispatch", id=number, nid=1, pid=pid, tid=pid + 1, agent_id=GPU0, kernel_id=7, dispatch_id=number,
+            put("kernel_dispatch", id=number, nid=1, pid=pid, tid=pid + 1, agent_id=GPU0, kernel_id=7,
+                dispatch_id=number,
                 queue_id=1, stream_id=2, start=start, end=end, group_segment_size=16, workgroup_size_x=64,
                 workgroup_size_y=1, workgroup_size_z=1, grid_size_x=1024, grid_size_y=1, grid_size_z=1,
                 event_id=of_kernel)  # fmt: skip
@@ -112,7 +115,8 @@ def process(file: Path, guid: str, pid: int, *, views: bool = False) -> Path:
         for name, source, target in (("HOST_TO_DEVICE", CPU, GPU1), ("DEVICE_TO_DEVICE", GPU0, GPU1),
                                      ("DEVICE_TO_HOST", GPU0, CPU)):  # fmt: skip
             put("memory_copy", nid=1, pid=pid, tid=pid + 1, start=400, end=450, name_id=ID[f"MEMORY_COPY_{name}"],
-                src_agent_id=source, dst_agent_id=target, size=4096, stream_id=0, event_id=event("MEMORY_COPY", 0))  # fmt: skip
+                src_agent_id=source, dst_agent_id=target, size=4096, stream_id=0,
+                event_id=event("MEMORY_COPY", 0))  # fmt: skip
         put("memory_allocate", pid=pid, tid=pid + 1, agent_id=GPU0, type="ALLOC", level="REAL", start=10, end=12,
             address=0x7F00_0000_0000, size=4096)  # fmt: skip
         put("memory_allocate", pid=pid, tid=pid + 1, type="FREE", level="REAL", start=800, end=802,
@@ -133,21 +137,29 @@ def test_one_process(tmp_path: Path, guid: str, views: bool) -> None:
         assert rows(trace, "SELECT tid, name FROM thread") == [(4243, "worker")]
         found = rows(trace, """
             SELECT e.name, d.type, d."index", d.name, s.number, l.name FROM flow JOIN event l ON l.id = from_event
-            JOIN event e ON e.id = to_event JOIN device d ON d.id = e.device JOIN stream s ON s.id = e.stream""")  # fmt: skip
+            JOIN event e ON e.id = to_event JOIN device d ON d.id = e.device
+            JOIN stream s ON s.id = e.stream""")  # fmt: skip
         assert found == [("gemm<float>(float*)", "hip", 0, "MI250X 0", 2, "hipLaunchKernel")] * 2
         found = rows(
             trace,
             """
-            SELECT category, d."index", bytes FROM event JOIN device d ON d.id = device WHERE kind = 'transfer' ORDER BY 1""",
+            SELECT category, d."index", bytes FROM event JOIN device d ON d.id = device
+            WHERE kind = 'transfer' ORDER BY 1""",
         )
         assert found == [("device_to_device", 0, 4096), ("device_to_host", 0, 4096), ("host_to_device", 1, 4096)]
-        assert rows(trace, "SELECT name, ts_ns, dur_ns FROM event WHERE kind IN ('annotation', 'instant') ORDER BY 2") == [
+        assert rows(trace, """
+            SELECT name, ts_ns, dur_ns FROM event WHERE kind IN ('annotation', 'instant')
+            ORDER BY 2""") == [
             ("my range", 50, 900), ("my mark", 60, 0)]  # fmt: skip
-        assert rows(trace, "SELECT series, ts_ns, value FROM counter JOIN counter_value ON counter = counter.id ORDER BY 2") == [
+        assert rows(trace, """
+            SELECT series, ts_ns, value FROM counter JOIN counter_value ON counter = counter.id
+            ORDER BY 2""") == [
             ("SQ_WAVES", 200, 16.0), ("SQ_WAVES", 300, 16.0)]  # fmt: skip
         found = rows(
             trace,
-            'SELECT a.address, a.size_bytes, alloc_ns, free_ns, "index" FROM allocation a JOIN device d ON d.id = device',
+            """
+                SELECT a.address, a.size_bytes, alloc_ns, free_ns, "index" FROM allocation a
+                JOIN device d ON d.id = device""",
         )
         assert found == [(0x7F00_0000_0000, 4096, 10, 800, 0)]
         assert busy_ns(trace) == union_ns([(200, 300), (300, 350), (400, 450)]) == 200

@@ -17,11 +17,13 @@ from tests.importers.databases import busy_ns, counts, imported, quality, rows, 
 KERNEL = """Kind,Agent_Id,Queue_Id,Stream_Id,Thread_Id,Dispatch_Id,Kernel_Id,Kernel_Name,Correlation_Id,Start_Timestamp,
 End_Timestamp,LDS_Block_Size,Scratch_Size,VGPR_Count,Accum_VGPR_Count,SGPR_Count,Workgroup_Size_X,Workgroup_Size_Y,
 Workgroup_Size_Z,Grid_Size_X,Grid_Size_Y,Grid_Size_Z""".replace("\n", "").split(",")
-API = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp".split(",")
+API = ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp", "End_Timestamp"]
 COPY = """Kind,Direction,Stream_Id,Source_Agent_Id,Destination_Agent_Id,Correlation_Id,Start_Timestamp,
 End_Timestamp""".replace("\n", "").split(",")
-MEMORY = "Kind,Operation,Agent_Id,Allocation_Size,Address,Correlation_Id,Start_Timestamp,End_Timestamp".split(",")
-AGENT = "Node_Id,Logical_Node_Id,Agent_Type,Cpu_Cores_Count,Name,Vendor_Name,Product_Name,Model_Name".split(",")
+MEMORY = """Kind,Operation,Agent_Id,Allocation_Size,Address,Correlation_Id,Start_Timestamp,
+End_Timestamp""".replace("\n", "").split(",")
+AGENT = """Node_Id,Logical_Node_Id,Agent_Type,Cpu_Cores_Count,Name,Vendor_Name,Product_Name,
+Model_Name""".replace("\n", "").split(",")
 COUNTER = """Correlation_Id,Dispatch_Id,Agent_Id,Queue_Id,Process_Id,Thread_Id,Grid_Size,Kernel_Id,Kernel_Name,
 Workgroup_Size,Counter_Name,Counter_Value,Start_Timestamp,End_Timestamp""".replace("\n", "").split(",")
 NAME = 'void gemm<float, int>(float*, "quoted")'
@@ -35,8 +37,8 @@ def write(file: Path, header: Sequence[str], cells: Sequence[Sequence[Any]]) -> 
 
 
 def kernel(start: int, end: int, correlation: int, agent: str = "Agent 4") -> tuple[Any, ...]:
-    return ("KERNEL_DISPATCH", agent, 1, 2, 99, correlation, 7, NAME, correlation, start, end, 16, 0, 8, 0, 16, 64, 1, 1,
-            1024, 1, 1)  # fmt: skip
+    return ("KERNEL_DISPATCH", agent, 1, 2, 99, correlation, 7, NAME, correlation, start, end, 16, 0, 8, 0, 16,
+            64, 1, 1, 1024, 1, 1)  # fmt: skip
 
 
 def folder_of(folder: Path, pid: int) -> Path:
@@ -46,7 +48,8 @@ def folder_of(folder: Path, pid: int) -> Path:
         ("HIP_RUNTIME_API", "hipLaunchKernel", pid, 99, 1, 100, 110),
         ("HIP_RUNTIME_API", "hipStreamSynchronize", pid, 99, 2, 120, 900)])  # fmt: skip
     write(folder / f"{pid}_marker_api_trace.csv", API, [
-        ("MARKER_CORE_RANGE_API", "my range", pid, 99, 3, 50, 950), ("MARKER_CORE_RANGE_API", "mark", pid, 99, 4, 60, 60)])  # fmt: skip
+        ("MARKER_CORE_RANGE_API", "my range", pid, 99, 3, 50, 950),
+        ("MARKER_CORE_RANGE_API", "mark", pid, 99, 4, 60, 60)])  # fmt: skip
     write(folder / f"{pid}_memory_copy_trace.csv", COPY, [
         ("MEMORY_COPY", "MEMORY_COPY_HOST_TO_DEVICE", 2, "Agent 0", "Agent 4", 0, 400, 450),
         ("MEMORY_COPY", "MEMORY_COPY_DEVICE_TO_DEVICE", 2, "Agent 4", "Agent 5", 0, 460, 470)])  # fmt: skip
@@ -74,7 +77,8 @@ def test_set_of_one_process(tmp_path: Path) -> None:
         found = rows(
             trace,
             """
-            SELECT category, d."index" FROM event JOIN device d ON d.id = device WHERE kind = 'transfer' ORDER BY ts_ns""",
+            SELECT category, d."index" FROM event JOIN device d ON d.id = device
+            WHERE kind = 'transfer' ORDER BY ts_ns""",
         )
         assert found == [("host_to_device", 0), ("device_to_device", 0)]
         assert rows(trace, "SELECT name, dur_ns FROM event WHERE kind IN ('annotation', 'instant') ORDER BY ts_ns") == [
@@ -115,8 +119,11 @@ def test_counters_tell_their_dispatches(tmp_path: Path) -> None:
              for dispatch in (1, 2) for counter, value in (("SQ_WAVES", 16.0), ("GRBM_COUNT", 2.5))]  # fmt: skip
     with imported(write(tmp_path / "10_counter_collection.csv", COUNTER, cells), tmp_path) as trace:
         assert rows(trace, "SELECT ts_ns, dur_ns FROM event WHERE kind = 'kernel' ORDER BY 1") == [(100, 50), (200, 50)]
-        assert rows(trace, "SELECT series, ts_ns, value FROM counter JOIN counter_value ON counter = counter.id ORDER BY ALL") == [
-            ("GRBM_COUNT", 100, 2.5), ("GRBM_COUNT", 200, 2.5), ("SQ_WAVES", 100, 16.0), ("SQ_WAVES", 200, 16.0)]  # fmt: skip
+        found = rows(
+            trace, "SELECT series, ts_ns, value FROM counter_value JOIN counter c ON c.id = counter ORDER BY ALL"
+        )
+        waves = [("SQ_WAVES", 100, 16.0), ("SQ_WAVES", 200, 16.0)]
+        assert found == [("GRBM_COUNT", 100, 2.5), ("GRBM_COUNT", 200, 2.5), *waves]
 
 
 def test_dirt(tmp_path: Path) -> None:

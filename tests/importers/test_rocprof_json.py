@@ -32,7 +32,8 @@ def handle(number: int) -> dict[str, int]:
 
 
 def record(kind: int, operation: int, start: int, end: int, correlation: int, **more: Any) -> dict[str, Any]:
-    return {"size": 64, "kind": kind, "operation": operation, "thread_id": 99, "start_timestamp": start, "end_timestamp": end,
+    return {"size": 64, "kind": kind, "operation": operation, "thread_id": 99, "start_timestamp": start,
+            "end_timestamp": end,
             "correlation_id": {"internal": correlation, "external": 0}, **more}  # fmt: skip
 
 
@@ -93,15 +94,16 @@ def test_one_process(tmp_path: Path) -> None:
         found = rows(
             trace,
             """
-            SELECT category, d."index", bytes FROM event JOIN device d ON d.id = device WHERE kind = 'transfer' ORDER BY 1""",
+            SELECT category, d."index", bytes FROM event JOIN device d ON d.id = device
+            WHERE kind = 'transfer' ORDER BY 1""",
         )
         assert found == [("device_to_device", 0, 64), ("host_to_device", 1, 4096)]
         assert rows(trace, "SELECT name, dur_ns FROM event WHERE kind IN ('annotation', 'instant') ORDER BY ts_ns") == [
             ("my range", 900), ("mark", 0)]  # fmt: skip
         assert rows(trace, "SELECT series, ts_ns, value FROM counter JOIN counter_value ON counter = counter.id") == [
             ("SQ_WAVES", 200, 16.0)]  # fmt: skip
-        assert rows(trace, 'SELECT address, alloc_ns, free_ns, "index" FROM allocation JOIN device d ON d.id = device') == [
-            (0x7F00_0000_0000, 10, 800, 1)]  # fmt: skip
+        found = rows(trace, 'SELECT address, alloc_ns, free_ns, "index" FROM allocation JOIN device d ON d.id = device')
+        assert found == [(0x7F00_0000_0000, 10, 800, 1)]
         assert busy_ns(trace) == 100 + 50 + 50 + 10
         assert quality(trace) == {}
 
@@ -182,7 +184,8 @@ def test_cut_off_keeps_what_was_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [
     b'{"rocprofiler-sdk-tool": 5}', b'{"rocprofiler-sdk-tool": []}', b'{"rocprofiler-sdk-tool": [1, "a"]}',
-    b'{"rocprofiler-sdk-tool"', b'{"rocprofiler-sdk-tool": [', b'["rocprofiler-sdk-tool"]', b'{"rocprofiler-sdk-tool": nope}',
+    b'{"rocprofiler-sdk-tool"', b'{"rocprofiler-sdk-tool": [', b'["rocprofiler-sdk-tool"]',
+    b'{"rocprofiler-sdk-tool": nope}',
 ])  # fmt: skip
 def test_no_process_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(InputRefused, match=r"results\.json: "), imported(write(tmp_path, content), tmp_path):
@@ -199,11 +202,15 @@ def stream(text: str) -> JsonStream:
     return JsonStream(io.BytesIO(text.encode()), lambda what, example: None)
 
 
+WHOLE_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | WHOLE_TEXT
+VALUE = st.recursive(
+    SCALAR, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WHOLE_TEXT, inner, max_size=4), max_leaves=12
+)
+
+
 @settings(max_examples=60, deadline=None)
-@given(value=st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4),
-    max_leaves=12))  # fmt: skip
+@given(value=VALUE)
 def test_stream_reads_what_json_writes(value: Any) -> None:
     walk = stream(json.dumps([value, {"a": value}, value]))
     found: list[Any] = []
@@ -231,7 +238,7 @@ def test_deep_nesting_is_skipped() -> None:
 
 
 PLACES = [("buffer_records", group, 0) for group in process(1)["buffer_records"] if process(1)["buffer_records"][group]]
-ANY = (
+ANY: st.SearchStrategy[Any] = (
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.importers.databases import (
+    Tables,
     asked,
     busy_ns,
     counts,
@@ -35,7 +36,8 @@ def test_real_file(tmp_path: Path) -> None:
     launching = asked(MATMUL, "SELECT count(DISTINCT api_id) FROM rocpd_api_ops")[0][0]
     calls = asked(MATMUL, "SELECT count(*) FROM rocpd_api")[0][0]
     sizes = dict(asked(MATMUL, """
-        SELECT string, sum(size) FROM rocpd_op o JOIN rocpd_string s ON s.id = opType_id JOIN rocpd_api_ops ON op_id = o.id
+        SELECT string, sum(size) FROM rocpd_op o JOIN rocpd_string s ON s.id = opType_id
+        JOIN rocpd_api_ops ON op_id = o.id
         JOIN rocpd_copyapi ON api_ptr_id = api_id GROUP BY 1"""))  # fmt: skip
     threads = asked(MATMUL, "SELECT DISTINCT pid, tid FROM rocpd_api ORDER BY 1, 2")
     values = asked(MATMUL, "SELECT start, CAST(value AS REAL) FROM rocpd_monitor ORDER BY 1")
@@ -75,14 +77,17 @@ def synthetic(folder: Path) -> Path:
             (5, 10, 11, 140, 190, 1, 1, ID["hipStreamSynchronize"], 1),
             (6, 12, 12, 100, 110, 1, 1, ID["hipLaunchKernel"], 1),
         ]),
-        "rocpd_op": ("id INTEGER PRIMARY KEY, gpuId, queueId, sequenceId, completionSignal, start, end, description_id, opType_id", [
+        "rocpd_op": ("""
+            id INTEGER PRIMARY KEY, gpuId, queueId, sequenceId, completionSignal, start, end, description_id,
+            opType_id""", [
             (1, 0, 1, 0, "", 130, 150, ID["gemm"], ID["KernelExecution"]),
             (2, 0, 1, 1, "", 150, 160, ID["gemm"], ID["KernelExecution"]),
             (3, 1, 2, 0, "", 140, 170, 1, ID["CopyDeviceToDevice"]),
             (4, 0, 1, 0, "", 150, 180, ID["gemm"], ID["KernelExecution"]),
         ]),
         "rocpd_api_ops": ("id INTEGER PRIMARY KEY, api_id, op_id", [(1, 1, 1), (2, 1, 2), (3, 2, 3), (4, 6, 4)]),
-        "rocpd_copyapi": ("api_ptr_id, stream, size, width, height, kind, dst, src, dstDevice, srcDevice, sync, pinned", [
+        "rocpd_copyapi": ("""
+            api_ptr_id, stream, size, width, height, kind, dst, src, dstDevice, srcDevice, sync, pinned""", [
             (2, "0x1", 4096, "", "", 3, "0x2000", "0x1000", 1, 0, 0, 0)]),
     })  # fmt: skip
 
@@ -101,7 +106,7 @@ def test_synthetic(tmp_path: Path) -> None:
 
 def test_without_links(tmp_path: Path) -> None:
     """Operations that no call is known to have started are still there, of a process of their own."""
-    tables = {
+    tables: Tables = {
         "rocpd_string": ("id INTEGER PRIMARY KEY, string TEXT", list(enumerate(NAMES, 1))),
         "rocpd_op": ("id, gpuId, queueId, start, end, description_id, opType_id", [(1, 0, 1, 130, 150, 8, 6)]),
     }

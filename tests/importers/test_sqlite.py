@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.importers.databases import counts, database, imported, quality, rows
 from tests.integration.programs import ral_trace
 from tests.shared import CASES, needs_shared
 
-STRINGS = ("id INTEGER PRIMARY KEY, value TEXT", [(1, "cudaLaunchKernel"), (2, "k")])
+STRINGS: tuple[str, list[tuple[Any, ...]]] = ("id INTEGER PRIMARY KEY, value TEXT", [(1, "cudaLaunchKernel"), (2, "k")])
 KERNELS = "start, end, deviceId, streamId, correlationId, demangledName"
 NULL = -(2**63)
 
