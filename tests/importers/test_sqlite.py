@@ -11,7 +11,7 @@ import pytest
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import sqlite
-from tests.importers.databases import counts, database, imported, quality, rows
+from tests.importers.databases import Tables, counts, database, imported, quality, rows
 from tests.integration.programs import ral_trace
 from tests.shared import CASES, needs_shared
 
@@ -21,7 +21,10 @@ NULL = -(2**63)
 
 
 def one_kernel(folder: Path, name: str) -> Path:
-    tables = {"StringIds": ("id, value", [(2, name)]), "CUPTI_ACTIVITY_KIND_KERNEL": (KERNELS, [(1, 2, 0, 7, 1, 2)])}
+    tables: Tables = {
+        "StringIds": ("id, value", [(2, name)]),
+        "CUPTI_ACTIVITY_KIND_KERNEL": (KERNELS, [(1, 2, 0, 7, 1, 2)]),
+    }
     return database(folder / "one.sqlite", tables)
 
 
