@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import import_files
+from ral_trace.tracer.importers import import_files, importer_of
+from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.reading import Trace, open_trace
+from ral_trace.tracer.store import TraceBuilder
 
 Tables = Mapping[str, tuple[str, Sequence[Sequence[Any]]]]
 """Columns as SQL, and rows."""
@@ -86,11 +88,32 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
     return bytes(copy)
 
 
-def survives(path: Path, folder: Path) -> bool:
-    """Whether a damaged file is taken; a refusal has to be one line that names it. Anything else passes through."""
+def survivors(folder: Path, name: str, contents: Iterable[bytes]) -> int:
+    """How many of a file's damaged copies are taken, all into one trace, which has to become whole in the end.
+
+    A refusal has to be one line that names the file. Anything else passes through.
+    """
+    taken = 0
+    path = folder / name
+    out = folder / "survivors.duckdb"
+    out.unlink(missing_ok=True)
+    with TraceBuilder(out) as builder:
+        for content in contents:
+            path.write_bytes(content)
+            taken += _survives(builder, path)
+        builder.finish()
+    with open_trace(out) as trace:
+        assert rows(trace, "SELECT count(*) FROM source") == [(taken,)]
+        assert rows(trace, "SELECT count(*) FROM event WHERE dur_ns < 0 OR ts_ns IS NULL") == [(0,)]
+    return taken
+
+
+def _survives(builder: TraceBuilder, path: Path) -> bool:
     try:
-        with imported(path, folder) as trace:
-            counts(trace)
+        importer = importer_of(path)
+        found = Rows(builder, path, importer.FORMAT)
+        importer.read(path, found)
+        found.finish()
     except InputRefused as refusal:
         told = str(refusal)
     else:

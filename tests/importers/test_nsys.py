@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.importers.databases import (
     imported,
     quality,
     rows,
-    survives,
+    survivors,
     union_ns,
 )
 from tests.shared import CASES, TRACES, needs_shared
@@ -52,7 +53,7 @@ NVTX_2024 = """start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, 
 
 def kernel(
     start: int, end: int, correlation: int, *, device: int = 0, stream: int = 7, pid: int = PID, node: Any = None
-):  # type: ignore[no-untyped-def]
+) -> tuple[Any, ...]:
     return (start, end, device, 1, None, stream, correlation, pid, ID["void gemm<float>(float*)"], ID["gemm"],
             ID["_Z4gemm"], 1, 32, 128, 2, 1, 256, 1, 1, 0, 1024, node)  # fmt: skip
 
@@ -91,7 +92,8 @@ def whole() -> dict[str, Any]:
         "TARGET_INFO_SYSTEM_ENV": ("name TEXT, value TEXT", [("Hostname", "node7")]),
         "PROCESSES": ("globalPid INTEGER, pid INTEGER, name TEXT", [(PID, 100, "python3"), (OTHER, 200, "other")]),
         "ThreadNames": ("nameId INTEGER, priority INTEGER, globalTid INTEGER", [(ID["python"], 0, MAIN)]),
-        "TARGET_INFO_GPU": ("id INTEGER, name TEXT, totalMemory INTEGER", [(0, "H100", 80 << 30), (1, "A100", 40 << 30)]),
+        "TARGET_INFO_GPU": ("id INTEGER, name TEXT, totalMemory INTEGER", [
+            (0, "H100", 80 << 30), (1, "A100", 40 << 30)]),
         "TARGET_INFO_CUDA_DEVICE": ("gpuId INTEGER, cudaId INTEGER, pid INTEGER", [(1, 0, 200)]),
         "CUPTI_ACTIVITY_KIND_RUNTIME": (RUNTIME_2024, [
             call("cudaLaunchKernel_v7000", 100, 110, 1), call("cudaGraphLaunch_v10000", 200, 205, 2),
@@ -104,7 +106,8 @@ def whole() -> dict[str, Any]:
         ]),
         "CUPTI_ACTIVITY_KIND_MEMCPY": (MEMCPY_2024, [
             copy(320, 1, 3, **{"from": 1, "to": 2}), copy(340, 2, 0), copy(360, 8, 0, source=0, target=0),
-            copy(380, 8, 0, source=0, target=1), copy(400, 10, 0, source=0, target=1), copy(420, 11, 0), copy(440, 99, 0),
+            copy(380, 8, 0, source=0, target=1), copy(400, 10, 0, source=0, target=1), copy(420, 11, 0),
+            copy(440, 99, 0),
         ]),
         "CUPTI_ACTIVITY_KIND_MEMSET": (
             "start, end, deviceId, contextId, streamId, correlationId, globalPid, value, bytes, memKind",
@@ -118,7 +121,8 @@ def whole() -> dict[str, Any]:
             nvtx(60, 500, 60, text="crosses", int64=-5), nvtx(70, None, 34, text="mark", json='{"a": 1}'),
             nvtx(80, None, 59, text="open"),
         ]),
-        "OSRT_API": ("start, end, eventClass, globalTid, nameId, returnValue", [(10, 20, 0, MAIN, ID["pthread_mutex_lock"], 0)]),
+        "OSRT_API": ("start, end, eventClass, globalTid, nameId, returnValue", [
+            (10, 20, 0, MAIN, ID["pthread_mutex_lock"], 0)]),
         "CUDA_GPU_MEMORY_USAGE_EVENTS": (
             "start, globalPid, deviceId, contextId, address, bytes, memKind, memoryOperationType, correlationId",
             [(10, PID, 0, 1, 0x7F00_0000_0000, 4096, 2, 0, 0), (11, PID, 0, 1, -4096, 1024, 2, 0, 0),
@@ -161,7 +165,8 @@ def test_times_count_from_1970(trace: Any) -> None:
 def test_correlation_is_of_a_process(trace: Any) -> None:
     """Correlation 1 is used by both; each launch has the kernel of its own process."""
     found = rows(trace, """
-        SELECT p.pid, l.name, k.dur_ns, d.name FROM flow f JOIN event l ON l.id = from_event JOIN event k ON k.id = to_event
+        SELECT p.pid, l.name, k.dur_ns, d.name FROM flow f JOIN event l ON l.id = from_event
+        JOIN event k ON k.id = to_event
         JOIN process p ON p.id = k.process JOIN device d ON d.id = k.device
         WHERE l.process = k.process AND k.correlation = 1 ORDER BY ALL""")  # fmt: skip
     assert found == [(100, "cudaLaunchKernel_v7000", 100, "H100"), (200, "cudaLaunchKernel_v7000", 50, "A100")]
@@ -180,7 +185,8 @@ def test_device_rows(trace: Any) -> None:
         trace, "SELECT count(*) FROM event WHERE kind IN ('kernel', 'transfer', 'wait') AND thread IS NOT NULL"
     ) == [(0,)]
     assert args(trace, "kind = 'kernel' AND dur_ns = 100") == {
-        "grid": [128, 2, 1], "block": [256, 1, 1], "registers_per_thread": 32, "shared_memory_bytes": 1024, "context": 1,
+        "grid": [128, 2, 1], "block": [256, 1, 1], "registers_per_thread": 32, "shared_memory_bytes": 1024,
+        "context": 1,
     }  # fmt: skip
     assert rows(trace, "SELECT DISTINCT name FROM event WHERE kind = 'kernel'") == [("void gemm<float>(float*)",)]
     found = rows(trace, "SELECT category, name, bytes FROM event WHERE kind = 'transfer' ORDER BY ts_ns")
@@ -216,7 +222,8 @@ def test_ranges(trace: Any) -> None:
     assert args(trace, "name = 'mark'") == {"payload_json": '{"a": 1}'}
     parents = rows(trace, """
         SELECT parent.name FROM event child JOIN event parent ON parent.id = child.parent
-        JOIN process p ON p.id = child.process WHERE child.name = 'cudaLaunchKernel_v7000' AND p.pid = 100""")  # fmt: skip
+        JOIN process p ON p.id = child.process
+        WHERE child.name = 'cudaLaunchKernel_v7000' AND p.pid = 100""")  # fmt: skip
     assert parents == [("registered",)]
 
 
@@ -235,8 +242,11 @@ def test_memory(trace: Any) -> None:
 
 
 def test_counters(trace: Any) -> None:
-    assert rows(trace, "SELECT series, unit, count(*) FROM counter JOIN counter_value ON counter = id GROUP BY ALL ORDER BY ALL") == [
-        ("SMs Active [Throughput %] (device 0)", "percent", 2), ("SMs Active [Throughput %] (device 1)", "percent", 1)]  # fmt: skip
+    assert rows(trace, """
+        SELECT series, unit, count(*) FROM counter JOIN counter_value ON counter = id GROUP BY ALL
+        ORDER BY ALL""") == [
+        ("SMs Active [Throughput %] (device 0)", "percent", 2),
+        ("SMs Active [Throughput %] (device 1)", "percent", 1)]  # fmt: skip
 
 
 def test_what_is_not_read_is_said(trace: Any) -> None:
@@ -268,7 +278,9 @@ def test_2022_schema(tmp_path: Path) -> None:
     with imported(database(tmp_path / "old.sqlite", tables), tmp_path) as trace:
         found = rows(
             trace,
-            "SELECT pid, e.dur_ns, e.name FROM event e JOIN process p ON p.id = process WHERE kind = 'kernel' ORDER BY e.id",
+            """
+                SELECT pid, e.dur_ns, e.name FROM event e JOIN process p ON p.id = process
+                WHERE kind = 'kernel' ORDER BY correlation""",
         )
         assert found == [(100, 100, "gemm"), (200, 50, "gemm"), (None, 10, "gemm")]
         assert rows(trace, "SELECT count(*) FROM flow") == [(2,)]
@@ -318,7 +330,8 @@ def test_real_export(tmp_path: Path) -> None:
     names = asked(
         HEALTHY,
         """
-        SELECT value, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName GROUP BY 1 ORDER BY 1""",
+        SELECT value, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName
+        GROUP BY 1 ORDER BY 1""",
     )
     with imported(HEALTHY, tmp_path) as trace:
         assert counts(trace) == {"kernel": len(kernels), "launch": linked[0][0]}
@@ -355,23 +368,17 @@ def test_any_value_in_any_cell(tmp_path: Path, data: st.DataObject) -> None:
         assert rows(trace, "SELECT count(*) FROM event WHERE dur_ns < 0") == [(0,)]
 
 
-def mutate(tmp_path: Path, seed: int, times: int) -> int:
-    dice = random.Random(seed)
-    data = HEALTHY.read_bytes()
-    file = tmp_path / "mutated.sqlite"
-    taken = 0
-    for _ in range(times):
-        file.write_bytes(damaged(data, dice))
-        taken += survives(file, tmp_path)
-    return taken
+def copies(seed: int, times: int) -> Iterator[bytes]:
+    dice, data = random.Random(seed), HEALTHY.read_bytes()
+    return (damaged(data, dice) for _ in range(times))
 
 
 @needs_shared
 def test_damaged_files(tmp_path: Path) -> None:
-    assert mutate(tmp_path, 1, 40) > 10
+    assert survivors(tmp_path, "damaged.sqlite", copies(1, 60)) > 20
 
 
 @needs_shared
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
-    assert mutate(tmp_path, 2, 3_000) > 1_000
+    assert survivors(tmp_path, "damaged.sqlite", copies(2, 3_000)) > 1_000

@@ -4,23 +4,27 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import sqlite
-from tests.importers.databases import counts, database, imported, quality, rows
+from tests.importers.databases import Tables, counts, database, imported, quality, rows
 from tests.integration.programs import ral_trace
 from tests.shared import CASES, needs_shared
 
-STRINGS = ("id INTEGER PRIMARY KEY, value TEXT", [(1, "cudaLaunchKernel"), (2, "k")])
+STRINGS: tuple[str, list[tuple[Any, ...]]] = ("id INTEGER PRIMARY KEY, value TEXT", [(1, "cudaLaunchKernel"), (2, "k")])
 KERNELS = "start, end, deviceId, streamId, correlationId, demangledName"
 NULL = -(2**63)
 
 
 def one_kernel(folder: Path, name: str) -> Path:
-    tables = {"StringIds": ("id, value", [(2, name)]), "CUPTI_ACTIVITY_KIND_KERNEL": (KERNELS, [(1, 2, 0, 7, 1, 2)])}
+    tables: Tables = {
+        "StringIds": ("id, value", [(2, name)]),
+        "CUPTI_ACTIVITY_KIND_KERNEL": (KERNELS, [(1, 2, 0, 7, 1, 2)]),
+    }
     return database(folder / "one.sqlite", tables)
 
 

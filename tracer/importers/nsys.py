@@ -316,16 +316,21 @@ def _ranges(tables: Tables, staging: Staging) -> None:
         LEFT JOIN categories ON categories.id = category AND categories.process = globalTid >> 24
              AND categories.domain IS NOT DISTINCT FROM domainId
         WHERE eventType IS NULL OR eventType IN ({MARK}, {PUSH_POP}, {START_END})""")
-    [(others, example)] = staging.sql(f"""
-        SELECT count(*), min(eventType) FROM ranges
-        WHERE eventType NOT IN ({MARK}, {PUSH_POP}, {START_END}, {CATEGORY}, {DOMAIN}, {DOMAIN + 1})""")
-    if others:
-        staging.rows.bad("rows of NVTX_EVENTS that are no ranges or marks: left out", f"type {example}", count=others)
+    staging.tell(
+        "rows of NVTX_EVENTS that are no ranges or marks: left out",
+        f"FROM ranges WHERE eventType NOT IN ({MARK}, {PUSH_POP}, {START_END}, {CATEGORY}, {DOMAIN}, {DOMAIN + 1})",
+        "eventType",
+    )
 
 
 def _memory(tables: Tables, staging: Staging) -> None:
     """Allocations of the driver; those in the host's memory are events without a device."""
     tables.stage("CUDA_GPU_MEMORY_USAGE_EVENTS", "usage", MEMORY, needs=("start", "memoryOperationType"))
+    staging.tell(
+        "allocations and frees of which it is not known which they are: left out",
+        "FROM usage WHERE memoryOperationType IS NULL OR memoryOperationType NOT IN (0, 1)",
+        "memoryOperationType",
+    )
     details = arguments(memory="memory")
     staging.add(f"""
         SELECT CASE memoryOperationType WHEN 0 THEN 'alloc' WHEN 1 THEN 'free' END AS kind,

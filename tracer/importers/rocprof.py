@@ -142,6 +142,11 @@ def _memory(staging: Staging) -> None:
 
     Memory of the host has no device, and so no place in the devices' memory.
     """
+    staging.tell(
+        "allocations and frees of which it is not known which they are: left out",
+        "FROM roc_memory WHERE operation IS NULL OR operation NOT IN ('ALLOC', 'FREE')",
+        "operation",
+    )
     details = arguments(level="lower(level)", agent="r.agent")
     signed = address("try_cast(m.address AS BIGINT)")
     at = f"CASE WHEN starts_with(m.address, '-') THEN {signed} ELSE try_cast(m.address AS UBIGINT) END"

@@ -144,6 +144,13 @@ class Staging:
         """Rows of a query."""
         return self.connection.execute(query, list(values)).fetchall()
 
+    def tell(self, what: str, of: str, example: str) -> int:
+        """Counts the rows `of` (FROM ... WHERE ...) as something to know. Returns how many there are."""
+        [(count, shown)] = self.sql(f"SELECT count(*), min({example}) {of}")
+        if count:
+            self.rows.bad(what, shown, count=count)
+        return int(count)
+
     def add(self, query: str) -> None:
         """Adds events: the query's columns are some of RAW."""
         self.connection.execute(f"INSERT INTO raw BY NAME {query}")
@@ -167,9 +174,7 @@ class Staging:
             ("events at a time that no clock counts: left out",
              f"start_ns NOT BETWEEN {low} AND {high} OR end_ns NOT BETWEEN {low} AND {high}"),
         ]:  # fmt: skip
-            [(count, example)] = self.sql(f"SELECT count(*), min(coalesce(name, kind)) FROM raw WHERE {condition}")
-            if count:
-                self.rows.bad(what, example, count=count)
+            if self.tell(what, f"FROM raw WHERE {condition}", "coalesce(name, kind)"):
                 self.connection.execute(f"DELETE FROM raw WHERE {condition}")
 
     def _tell_of_odd_rows(self) -> None:
@@ -177,10 +182,7 @@ class Staging:
             ("events with a negative duration: kept without it, and out of all sums", "end_ns < start_ns"),
             ("events whose name the file does not have", "name IS NULL"),
         ]:
-            shown = "concat_ws(' ', coalesce(name, kind), 'at', start_ns)"
-            [(count, example)] = self.sql(f"SELECT count(*), min({shown}) FROM raw WHERE {condition}")
-            if count:
-                self.rows.bad(what, example, count=count)
+            self.tell(what, f"FROM raw WHERE {condition}", "concat_ws(' ', coalesce(name, kind), 'at', start_ns)")
 
     def _make_places(self) -> None:
         """Fills `placed`: the ids of each combination of process, thread, device and stream that there is."""
