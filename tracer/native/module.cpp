@@ -7,6 +7,7 @@
 
 #include "arrow_stream.h"
 #include "nesting.h"
+#include "plain_pickle.h"
 #include "python_bindings.h"
 #include "reader.h"
 #include "rendezvous.h"
@@ -273,4 +274,5 @@ PYBIND11_MODULE(_native, module) {
   bind_reader(module);
   bind_sessions(module);
   bind_perfetto(module);
+  bind_plain_pickle(module);
 }
