@@ -345,7 +345,7 @@ def test_ranges_of_the_program_are_annotations_on_the_device(tmp_path: Path) -> 
         found = trace.sql("SELECT name, ts_ns, dur_ns, thread, device, flags FROM event WHERE kind = 'annotation' ORDER BY ts_ns").fetchall()
         assert [row[:3] for row in found] == [("ProfilerStep#4", 10_000, 3_000), ("inner", 11_000, 1_000), ("never ends", 14_000, None)]
         assert {row[3] for row in found} == {None}
-        assert said(trace, "ranges without their begin") == 1
+        assert said(trace, "ends of ranges without their begin") == 1
         assert trace.sql("SELECT step FROM event WHERE kind = 'alloc'").fetchall() == [(4,)]
 
 

@@ -16,19 +16,19 @@ def add_annotations(rows: Rows, annotations: Sequence[Any], places: Mapping[int,
     added = 0
     opened: dict[tuple[int, str], list[int]] = defaultdict(list)
     for said in annotations:
-        name = said.get("name") if isinstance(said, dict) else None
+        name, stage = (said.get("name"), said.get("stage")) if isinstance(said, dict) else (None, None)
         device = integer(said, "device", 0, 2**31, missing=0) if isinstance(said, dict) else None
         time_us = integer(said, "time_us", -MOST_US, MOST_US) if isinstance(said, dict) else None
-        stage = said.get("stage") if isinstance(said, dict) else None
-        begins = opened[device, name] if isinstance(name, str) and device in places else []
-        if isinstance(name, str) and device in places and time_us is not None and stage == "START":
-            begins.append(time_us * 1000)
-        elif begins and time_us is not None and stage == "END":
-            begin = begins.pop()
+        if not isinstance(name, str) or device is None or device not in places or time_us is None:
+            rows.bad("ranges that cannot be read: left out", name)
+        elif stage == "START":
+            opened[device, name].append(time_us * 1000)
+        elif stage == "END" and opened[device, name]:
+            begin = opened[device, name].pop()
             _add(rows, places[device], name, begin, time_us * 1000 - begin)
             added += 1
         else:
-            rows.bad("ranges without their begin, or that cannot be read: left out", name)
+            rows.bad("ends of ranges without their begin: left out", name)
     for (device, name), begins in opened.items():
         for begin in begins:
             _add(rows, places[device], name, begin, None, flags=FLAGS["UNFINISHED"])

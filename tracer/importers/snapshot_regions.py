@@ -32,14 +32,12 @@ class Regions:
         """A range was given back. What of it was not open was there before the recording."""
         at = address
         for start, length in list(self._overlapping(address, size)):
-            self._was_there(at, start - at)
+            self._close_unseen(event, ts_ns, at, start - at)
             self._close(event, ts_ns, start, length)
             self._reopen(ts_ns, start, address - start)
             self._reopen(ts_ns, address + size, start + length - address - size)
             at = start + length
-        if at < address + size:
-            self._was_there(at, address + size - at)
-            self._change("close", event, ts_ns, at, address + size - at)
+        self._close_unseen(event, ts_ns, at, address + size - at)
 
     def at_the_end(self, segments: list[tuple[int, int]]) -> None:
         """The regions that there were when the snapshot was taken: those that nothing opened were there before."""
@@ -52,8 +50,7 @@ class Regions:
                 self._was_there(at, start - at)
                 at = max(at, start + length)
                 held += 1
-            if at < address + size:
-                self._was_there(at, address + size - at)
+            self._was_there(at, address + size - at)
         if held < len(self._starts):
             what = "regions that are open by the events, and not among the segments"
             self._rows.bad(what, count=len(self._starts) - held)
@@ -65,6 +62,11 @@ class Regions:
                 return
             if start + self._sizes[start] > address:
                 yield start, self._sizes[start]
+
+    def _close_unseen(self, event: int, ts_ns: int, address: int, size: int) -> None:
+        if size > 0:
+            self._was_there(address, size)
+            self._change("close", event, ts_ns, address, size)
 
     def _reopen(self, ts_ns: int, address: int, size: int) -> None:
         if size > 0:
