@@ -246,7 +246,8 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
     type=click.Path(path_type=Path, readable=False),
     required=True,
     metavar="FILE",
-    help="Its ending decides: .pftrace, .json, .json.gz, a folder.",
+    help="Its ending decides: .pftrace, .json, .json.gz, .speedscope.json, .collapsed, .pickle (memory), .csv, .tsv, "
+    "a folder (Parquet).",
 )
 @click.option(
     "--from",
@@ -256,7 +257,11 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
     help="Leave out what ended before, counted from the first event.",
 )
 @click.option("--to", "to_ns", type=Duration(), metavar="TIME", help="Leave out what begins later.")
-def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | None) -> None:
+@click.option("--table", metavar="NAME", help="For .csv and .tsv: the table or view to write (default: events).")
+@click.option("--query", metavar="SELECT", help="For .csv and .tsv: write the rows of this query.")
+def export(
+    trace: Path | None, output: Path, from_ns: int | None, to_ns: int | None, table: str | None, query: str | None
+) -> None:
     """Write TRACE (default: the newest here) in another format."""
     from ral_trace.tracer import exporters
 
@@ -264,7 +269,7 @@ def export(trace: Path | None, output: Path, from_ns: int | None, to_ns: int | N
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise UsageError("--from must lie before --to")
     with open_trace(trace or newest_trace(Path.cwd())) as opened:
-        exporters.export(opened, output, exporters.Window(from_ns, to_ns))
+        exporters.export(opened, output, exporters.Window(from_ns, to_ns), exporters.Options(table, query))
     click.echo(f"{output}: written", err=True)
 
 

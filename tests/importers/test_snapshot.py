@@ -47,7 +47,9 @@ def imported_value(value: object, folder: Path, protocol: int = 4) -> Iterator[T
 
 def curve(trace: Trace) -> list[int]:
     """Allocated bytes after each change."""
-    return [level for (level,) in trace.sql("SELECT allocated_bytes FROM memory_curve ORDER BY device, ts_ns").fetchall()]
+    return [
+        level for (level,) in trace.sql("SELECT allocated_bytes FROM memory_curve ORDER BY device, ts_ns").fetchall()
+    ]
 
 
 def quality(trace: Trace) -> dict[str, int]:
@@ -100,7 +102,9 @@ def test_cyclic_garbage_is_no_leak(tmp_path: Path) -> None:
 def test_a_leak_is_thirty_blocks_of_one_line(tmp_path: Path) -> None:
     with imported(CASES / "leak_every_step.pickle", tmp_path) as trace:
         assert curve(trace)[-1] == 60 * MIB
-        left = trace.sql("SELECT count(*), count(DISTINCT stack), bool_or(before_trace) FROM allocation WHERE free_ns IS NULL")
+        left = trace.sql(
+            "SELECT count(*), count(DISTINCT stack), bool_or(before_trace) FROM allocation WHERE free_ns IS NULL"
+        )
         assert left.fetchall() == [(30, 1, False)]
         assert quality(trace) == {}
 
@@ -117,7 +121,10 @@ def test_a_free_that_waits_for_another_stream_still_holds_its_block(tmp_path: Pa
 def test_an_address_that_is_used_again_ends_the_older_block(tmp_path: Path) -> None:
     with imported(CASES / "addr_reused_without_free.pickle", tmp_path) as trace:
         assert curve(trace) == [1024, 512]
-        assert trace.sql("SELECT size_bytes, free_ns FROM allocation ORDER BY id").fetchall() == [(1024, 2_000), (512, None)]
+        assert trace.sql("SELECT size_bytes, free_ns FROM allocation ORDER BY id").fetchall() == [
+            (1024, 2_000),
+            (512, None),
+        ]
         assert said(trace, "blocks that were never freed before their address was used again") == 1
 
 
@@ -187,7 +194,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_plain_data_of_a_snapshot_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_plain_data_of_a_snapshot_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "hostile.pickle"
     path.write_bytes(HOSTILE[name])
@@ -201,8 +210,9 @@ def test_what_is_not_plain_data_of_a_snapshot_is_refused(tmp_path: Path, name: s
 def test_one_list_in_many_places_is_refused(tmp_path: Path) -> None:
     """A few kilobytes that say a billion events."""
     trace = [{"action": "snapshot", "time_us": 1}] * 30_000
-    with pytest.raises(InputRefused, match="more than its bytes can hold"), imported_value(
-        {"segments": [], "device_traces": [trace] * 30_000}, tmp_path
+    with (
+        pytest.raises(InputRefused, match="more than its bytes can hold"),
+        imported_value({"segments": [], "device_traces": [trace] * 30_000}, tmp_path),
     ):
         pass
     frames = [{"name": "f", "filename": "f.py", "line": 1}] * 50_000
@@ -269,7 +279,12 @@ def test_times_are_exact_and_count_from_the_unix_epoch(tmp_path: Path) -> None:
 
 
 def test_the_peak_between_an_alloc_and_a_free_of_one_microsecond_is_not_lost(tmp_path: Path) -> None:
-    events = [alloc(BASE, 512), alloc(BASE + 512, 4096), alloc(BASE + 512, 4096, "free_completed"), alloc(BASE + 512, 1024)]
+    events = [
+        alloc(BASE, 512),
+        alloc(BASE + 512, 4096),
+        alloc(BASE + 512, 4096, "free_completed"),
+        alloc(BASE + 512, 1024),
+    ]
     with imported_value(history(events), tmp_path) as trace:
         assert max(curve(trace)) == 4608
         assert curve(trace)[-1] == 1536
@@ -290,7 +305,11 @@ def test_a_time_that_cannot_be_costs_nothing_but_itself(tmp_path: Path, wrong: o
     events = [alloc(BASE + n, 1, time_us=10 + n) for n in range(3)]
     events[1]["time_us"] = wrong
     with imported_value(history(events), tmp_path) as trace:
-        assert trace.sql("SELECT alloc_ns FROM allocation ORDER BY address").fetchall() == [(10_000,), (10_000,), (12_000,)]
+        assert trace.sql("SELECT alloc_ns FROM allocation ORDER BY address").fetchall() == [
+            (10_000,),
+            (10_000,),
+            (12_000,),
+        ]
         assert said(trace, "events without a time") == 1
 
 
@@ -310,7 +329,9 @@ def test_running_out_of_memory_and_snapshots_are_events(tmp_path: Path) -> None:
         {"action": "workspace_snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 7},
     ]
     with imported_value(history(events), tmp_path) as trace:
-        error, instant = trace.rows("SELECT kind::VARCHAR AS kind, name, ts_ns, bytes, args, stack, flags FROM event ORDER BY id")
+        error, instant = trace.rows(
+            "SELECT kind::VARCHAR AS kind, name, ts_ns, bytes, args, stack, flags FROM event ORDER BY id"
+        )
         assert error == {"kind": "error", "name": "out of memory", "ts_ns": 5_000, "bytes": 1 << 40, "flags": 0,
                          "args": '{"device_free_bytes": 12345}', "stack": 0}  # fmt: skip
         assert (instant["kind"], instant["name"], instant["ts_ns"]) == ("instant", "snapshot", 6_000)
@@ -329,21 +350,38 @@ def test_devices_and_streams(tmp_path: Path) -> None:
 def test_what_an_alloc_says_beside_is_kept(tmp_path: Path) -> None:
     frames = [{"name": "f", "filename": "<eval>", "line": 1, "fx_node_name": "linear", "fx_node_op": "call_function"}]
     said_by = {"compile_context": "0/1", "user_metadata": "phase \ud800 A", "pool_id": (0, 3), "category": "parameter"}
-    with imported_value(history([alloc(BASE, 512, frames=frames, **said_by), alloc(1, 1, compile_context="N/A")]), tmp_path) as trace:
+    with imported_value(
+        history([alloc(BASE, 512, frames=frames, **said_by), alloc(1, 1, compile_context="N/A")]), tmp_path
+    ) as trace:
         rows = trace.sql("SELECT args FROM event WHERE kind = 'alloc' ORDER BY id").fetchall()
         assert rows[1] == (None,)
         [found] = trace.rows("SELECT args->>'$.pool_id[1]' AS pool, args->>'fx_node_name' AS node, args->>'category' AS category, "
                              "args->>'user_metadata' AS noted, args->>'compile_context' AS compiled FROM event WHERE id = 0")  # fmt: skip
-        assert found == {"pool": "3", "node": "linear", "category": "parameter", "noted": "phase \ufffd\ufffd\ufffd A", "compiled": "0/1"}
+        assert found == {
+            "pool": "3",
+            "node": "linear",
+            "category": "parameter",
+            "noted": "phase \ufffd\ufffd\ufffd A",
+            "compiled": "0/1",
+        }
 
 
 def test_ranges_of_the_program_are_annotations_on_the_device(tmp_path: Path) -> None:
     names = ["ProfilerStep#4", "inner", "inner", "ProfilerStep#4", "never ends", "never began"]
     stages = ["START", "START", "END", "END", "START", "END"]
-    ranges = [{"name": name, "stage": stage, "device": 0, "time_us": 10 + n} for n, (name, stage) in enumerate(zip(names, stages, strict=True))]
+    ranges = [
+        {"name": name, "stage": stage, "device": 0, "time_us": 10 + n}
+        for n, (name, stage) in enumerate(zip(names, stages, strict=True))
+    ]
     with imported_value(history([alloc(BASE, 512, time_us=12)], external_annotations=ranges), tmp_path) as trace:
-        found = trace.sql("SELECT name, ts_ns, dur_ns, thread, device, flags FROM event WHERE kind = 'annotation' ORDER BY ts_ns").fetchall()
-        assert [row[:3] for row in found] == [("ProfilerStep#4", 10_000, 3_000), ("inner", 11_000, 1_000), ("never ends", 14_000, None)]
+        found = trace.sql(
+            "SELECT name, ts_ns, dur_ns, thread, device, flags FROM event WHERE kind = 'annotation' ORDER BY ts_ns"
+        ).fetchall()
+        assert [row[:3] for row in found] == [
+            ("ProfilerStep#4", 10_000, 3_000),
+            ("inner", 11_000, 1_000),
+            ("never ends", 14_000, None),
+        ]
         assert {row[3] for row in found} == {None}
         assert said(trace, "ends of ranges without their begin") == 1
         assert trace.sql("SELECT step FROM event WHERE kind = 'alloc'").fetchall() == [(4,)]
@@ -388,7 +426,12 @@ def test_regions_open_and_close(tmp_path: Path) -> None:
     events = [alloc(4096, 100, "segment_alloc", time_us=1), alloc(4096, 100, "segment_free", time_us=2),
               alloc(4096, 200, "segment_alloc", time_us=3), alloc(8192, 50, "segment_free", time_us=4)]  # fmt: skip
     with imported_value(history(events, segments=[segment(4096, 200), segment(5096, 70)]), tmp_path) as trace:
-        assert regions(trace) == [(0, 100, 1_000, 2_000), (0, 200, 3_000, None), (1000, 70, None, None), (4096, 50, None, 4_000)]
+        assert regions(trace) == [
+            (0, 100, 1_000, 2_000),
+            (0, 200, 3_000, None),
+            (1000, 70, None, None),
+            (4096, 50, None, 4_000),
+        ]
         levels = trace.sql("SELECT ts_ns, reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()
         assert levels == [(999, 120), (1_000, 220), (2_000, 120), (3_000, 320), (4_000, 270)]
         assert kinds(trace) == {"region": 4}
@@ -422,21 +465,43 @@ def test_mapped_bytes_are_those_of_a_plain_model(tmp_path: Path, steps: list[tup
         if (is_map and pages & present) or (not is_map and not pages <= present):
             continue
         present = present | pages if is_map else present - pages
-        entries.append(alloc(4096 + at * 512, length * 512, "segment_map" if is_map else "segment_unmap", time_us=10 + n))
+        entries.append(
+            alloc(4096 + at * 512, length * 512, "segment_map" if is_map else "segment_unmap", time_us=10 + n)
+        )
         expected.append(len(present))
     ends = [segment(4096 + page * 512, 512) for page in sorted(present)]
     if not entries:
         return
     (tmp_path / "imported.duckdb").unlink(missing_ok=True)
     with imported_value(history(entries, segments=ends), tmp_path) as trace:
-        found = [level // 512 for (level,) in trace.sql("SELECT reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()]
+        found = [
+            level // 512
+            for (level,) in trace.sql("SELECT reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()
+        ]
     assert found == (expected if expected[0] else expected[1:])
 
 
 # --- entries that are wrong ---
 
 
-WRONG: list[Any] = [None, True, -1, 2.5, "x", [], {}, (), 2**63, 2**64, -(2**63), 2**100, float("inf"), float("nan"), b"\xff", "\ud800\0" * 9]
+WRONG: list[Any] = [
+    None,
+    True,
+    -1,
+    2.5,
+    "x",
+    [],
+    {},
+    (),
+    2**63,
+    2**64,
+    -(2**63),
+    2**100,
+    float("inf"),
+    float("nan"),
+    b"\xff",
+    "\ud800\0" * 9,
+]
 
 
 @pytest.mark.parametrize("key", ["action", "addr", "size", "stream", "time_us", "frames"])
@@ -537,7 +602,9 @@ def test_a_real_snapshot_says_what_a_plain_replay_says(tmp_path: Path) -> None:
             (len(value["segments"]), sum(segment["total_size"] for segment in value["segments"]))
         ]
         assert trace.sql("SELECT count(*) FROM allocation WHERE before_trace OR stack IS NULL").fetchall() == [(0,)]
-        [(first, last)] = trace.sql("SELECT min(ts_ns), max(ts_ns) FROM event WHERE kind IN ('alloc', 'free', 'region')").fetchall()
+        [(first, last)] = trace.sql(
+            "SELECT min(ts_ns), max(ts_ns) FROM event WHERE kind IN ('alloc', 'free', 'region')"
+        ).fetchall()
         assert (first, last // 1000) == (entries[0]["time_us"] * 1000, entries[-1]["time_us"])
         stacks = {tuple((f["filename"], f["line"], f["name"]) for f in entry["frames"]) for entry in entries} - {()}
         found = trace.sql("SELECT frames FROM stack").fetchall()
@@ -578,8 +645,14 @@ def mutated(data: bytes, generator: random.Random) -> bytes:
 def rich_snapshot() -> bytes:
     frames = [{"name": "f", "filename": "f.py", "line": 3}]
     events = [alloc(BASE + 512 * n, 512, time_us=EPOCH_US + n, frames=frames) for n in range(4)]
-    events += [alloc(BASE, 512, "free_requested", time_us=EPOCH_US + 5), alloc(BASE, 512, "free_completed", time_us=EPOCH_US + 6)]
-    events += [alloc(4096, 8192, "segment_map", time_us=EPOCH_US + 7), alloc(8192, 4096, "segment_unmap", time_us=EPOCH_US + 8)]
+    events += [
+        alloc(BASE, 512, "free_requested", time_us=EPOCH_US + 5),
+        alloc(BASE, 512, "free_completed", time_us=EPOCH_US + 6),
+    ]
+    events += [
+        alloc(4096, 8192, "segment_map", time_us=EPOCH_US + 7),
+        alloc(8192, 4096, "segment_unmap", time_us=EPOCH_US + 8),
+    ]
     blocks = [{"address": BASE, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": frames}]
     ranges = [{"name": "r", "stage": stage, "device": 0, "time_us": EPOCH_US} for stage in ("START", "END")]
     return pickle.dumps(history(events, [], segments=[segment(BASE, 8192, blocks)], external_annotations=ranges))

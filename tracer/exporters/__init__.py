@@ -12,12 +12,12 @@ from typing import Protocol
 import duckdb
 
 from ral_trace.tracer.errors import RalTraceError, UsageError
-from ral_trace.tracer.exporters import own_json, parquet, perfetto
-from ral_trace.tracer.exporters.output import Window
+from ral_trace.tracer.exporters import collapsed, own_json, parquet, perfetto, snapshot, speedscope, table
+from ral_trace.tracer.exporters.output import Options, Window
 from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import Trace
 
-__all__ = ["EXPORTERS", "Exporter", "Window", "export", "exporter_for"]
+__all__ = ["EXPORTERS", "Exporter", "Options", "Window", "export", "exporter_for"]
 
 
 class Exporter(Protocol):
@@ -31,7 +31,8 @@ class Exporter(Protocol):
         """Writes to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
 
 
-EXPORTERS: Sequence[Exporter] = [perfetto, own_json, parquet]
+EXPORTERS: Sequence[Exporter] = [perfetto, speedscope, own_json, snapshot, collapsed, table, parquet]
+"""The first whose ending fits writes: longer endings come before those they end in."""
 
 
 def exporter_for(out: Path) -> Exporter:
@@ -54,16 +55,21 @@ def checked_output(out: Path) -> Path:
     return out
 
 
-def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
-    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
+def export(trace: Trace, out: Path, window: Window | None = None, options: Options | None = None) -> Path:
+    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .csv, a folder, ...). Returns `out`.
 
-    Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
+    `options` are for tables only. Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
     """
     exporter = exporter_for(out)
     out = checked_output(out)
     partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
     try:
-        exporter.write(trace, partial, window or Window())
+        if options is None or options == Options():
+            exporter.write(trace, partial, window or Window())
+        elif exporter is table:
+            table.write(trace, partial, window or Window(), options)
+        else:
+            raise UsageError(f"{out}: --table and --query are for tables; choose a name that ends in .csv or .tsv")
         partial.replace(out)
     except (duckdb.Error, OSError) as error:
         why = str(error).strip().splitlines()[0]

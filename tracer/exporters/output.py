@@ -22,6 +22,14 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Options:
+    """What only the exporter of tables takes: the name of a table or view, or a person's own SELECT."""
+
+    table: str | None = None
+    query: str | None = None
+
+
+@dataclass(frozen=True)
 class Selection:
     """A window in the trace's own time, `to_ns` exclusive. `first_ns` is the trace's first valid event."""
 

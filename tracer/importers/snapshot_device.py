@@ -49,7 +49,8 @@ class DeviceHistory:
         self._stacks = stacks
         self._rounded = rounded
         self._bytes = 0
-        self._segments = [segment for segment in map(self._segment_of, segments) if segment is not None]
+        real = (self._segment_of(segment) for segment in segments if not segment.get("made_up"))
+        self._segments = [segment for segment in real if segment is not None]
         self._blocks = self._blocks_in_use(segments)
         self._pending: dict[int, tuple[int, Entry]] = {}
         """By address: when the free of a block was requested, and with what entry."""
@@ -97,7 +98,10 @@ class DeviceHistory:
         requested = integer(entry, "requested_size", 0, size)
         if requested is None and not self._rounded:
             requested = size
-        event = self._event("alloc", None, entry, ts_ns, bytes=size, args=self._context(entry))
+        op = entry.get("op")
+        event = self._event(
+            "alloc", op if isinstance(op, str) else None, entry, ts_ns, bytes=size, args=self._context(entry)
+        )
         self._rows.memory(
             "alloc", event, ts_ns, self._place.device, address, size_bytes=size, requested_bytes=requested
         )
@@ -129,14 +133,14 @@ class DeviceHistory:
 
     def _region_opens(self, entry: Entry, ts_ns: int) -> bool:
         where = self._where(entry)
-        if where is not None:
+        if where is not None and not entry.get("made_up"):
             event = self._event("region", str(entry["action"]), entry, ts_ns, bytes=where[1])
             self._regions.open(event, ts_ns, *where)
         return where is not None
 
     def _region_closes(self, entry: Entry, ts_ns: int) -> bool:
         where = self._where(entry)
-        if where is not None:
+        if where is not None and not entry.get("made_up"):
             event = self._event("region", str(entry["action"]), entry, ts_ns, bytes=where[1])
             self._regions.close(event, ts_ns, *where)
         return where is not None

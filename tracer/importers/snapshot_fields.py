@@ -55,6 +55,8 @@ class Stacks:
             shown = [frame for frame in listed if isinstance(frame, dict)]
             if len(shown) < len(listed):
                 self._rows.bad("frames of a stack that cannot be read: left out", count=len(listed) - len(shown))
+            # Our own exporter shows the op that allocated as the innermost frame.
+            shown = [frame for frame in shown if "is_op" not in frame]
             fx = next((frame for frame in shown if "fx_node_name" in frame), {})
             named = {key: text for key, text in texts(fx) if key in FX_FIELDS} if fx else {}
             found = self._known[id(frames)] = (frames, self._rows.stack([self._frame(frame) for frame in shown]), named)
