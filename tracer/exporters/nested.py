@@ -43,7 +43,7 @@ class Nested:
         self._trace = trace
         self._slices = drawn.slices_sql(selection)
         [(first, last)] = trace.sql(f"""
-            SELECT min(start_ns), max(start_ns::HUGEINT + coalesce(dur_ns, 0)) FROM ({self._slices}) WHERE {SLICES}
+            SELECT min(start_ns), max(start_ns::HUGEINT + if(shape = {drawn.SHAPE_SLICE}, dur_ns, 0)) FROM ({self._slices}) WHERE {SLICES}
         """).fetchall()
         self.first_ns = 0 if first is None else int(first)
         self.last_ns = 0 if last is None else min(int(last), MAX_NS)
@@ -66,9 +66,10 @@ class Nested:
         opened: dict[int, list[int]] = {}
         with drawn.cursor(self._trace) as connection:
             found = connection.execute(f"""
-                SELECT s.start_ns, least(s.start_ns::HUGEINT + s.dur_ns, {MAX_NS})::BIGINT, s.name, e.stack
+                SELECT s.start_ns, CASE s.shape WHEN {drawn.SHAPE_SLICE} THEN least(s.start_ns::HUGEINT + s.dur_ns, {MAX_NS})::BIGINT END,
+                       s.name, e.stack
                 FROM ({self._slices}) s JOIN event e ON e.id = s.id WHERE s.track = {track} AND {SLICES}
-                ORDER BY s.start_ns, coalesce(s.dur_ns, {MAX_NS}) DESC, s.id DESC""")
+                ORDER BY s.start_ns, CASE s.shape WHEN {drawn.SHAPE_OPEN} THEN {MAX_NS} ELSE s.dur_ns END DESC, s.id DESC""")
             while rows := found.fetchmany(ROWS_AT_ONCE):
                 for lane, (start, end, name, stack) in zip(_placed(lanes, track, rows), rows, strict=True):
                     ends = opened.setdefault(lane, [])

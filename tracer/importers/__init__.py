@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import own_json, snapshot
+from ral_trace.tracer.importers import memory_timeline, own_json, snapshot
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.store import TraceBuilder
@@ -30,7 +30,7 @@ class Importer(Protocol):
         """Adds the input's rows to `rows`; what is wrong with single events is counted there. Raises InputRefused."""
 
 
-IMPORTERS: Sequence[Importer] = [own_json, snapshot]
+IMPORTERS: Sequence[Importer] = [own_json, snapshot, memory_timeline]
 
 
 def is_trace_file(path: Path) -> bool:
