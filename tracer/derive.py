@@ -247,7 +247,8 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
                CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
-               coalesce(e.stack, p.stack), e.name, CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
+               coalesce(e.stack, p.stack), e.name,
+               CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
         WHERE action = 'alloc' OR (action = 'free' AND before IS NULL)""")

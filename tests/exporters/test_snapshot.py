@@ -67,7 +67,7 @@ def test_pytorch_takes_it(tmp_path: Path) -> None:
 
 
 def random_memory(path: Path, seed: int) -> Path:
-    """Two devices with regions, blocks and stacks; blocks from before, freed at once, never freed, at used addresses."""
+    """Two devices with regions, blocks and stacks; blocks freed, never freed, at used addresses."""
     generator = random.Random(seed)
     with TraceBuilder(path) as builder:
         source = builder.add("source", format="live", clock_zero="unix epoch")
@@ -96,9 +96,10 @@ def random_memory(path: Path, seed: int) -> Path:
                     if address in live:
                         continue
                     live[address] = size
+                op = generator.choice(["aten::mm", None]) if kind == "alloc" else None
                 event = builder.add(
-                    "event", kind=kind, name=generator.choice(["aten::mm", None]) if kind == "alloc" else None, ts_ns=now,
-                    dur_ns=0, process=process, device=device, bytes=size, stack=generator.choice([*stacks, None]), flags=0,
+                    "event", kind=kind, name=op, ts_ns=now, dur_ns=0, process=process, device=device, bytes=size,
+                    stack=generator.choice([*stacks, None]), flags=0,
                 )  # fmt: skip
                 changes.append(
                     (
@@ -117,7 +118,8 @@ def random_memory(path: Path, seed: int) -> Path:
                 ("close", builder.new_ids("event", 1), now + 1000, device, PAGE * 200, PAGE * 60, None, None, False)
             )
         builder.connection.executemany(
-            """INSERT INTO memory_change (action, event, ts_ns, device, address, size_bytes, requested_bytes, handle, before_trace)
+            """INSERT INTO memory_change
+               (action, event, ts_ns, device, address, size_bytes, requested_bytes, handle, before_trace)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""", changes)  # fmt: skip
         return builder.finish()
 
@@ -143,7 +145,9 @@ def test_devices_and_processes_come_back(tmp_path: Path) -> None:
     with open_trace(awkward(tmp_path / "run.duckdb")) as trace:
         out, _ = exported(trace, tmp_path)
     with open_trace(tmp_path / "run.duckdb", other=import_files([out], tmp_path / "back.duckdb")) as trace:
-        devices = 'SELECT d.type, d."index", d.vendor, d.name, p.pid, p.rank, p.host, p.name FROM {0}.device d JOIN {0}.process p ON p.id = d.process ORDER BY ALL'
+        devices = """
+            SELECT d.type, d."index", d.vendor, d.name, p.pid, p.rank, p.host, p.name
+            FROM {0}.device d JOIN {0}.process p ON p.id = d.process ORDER BY ALL"""
         assert trace.sql(devices.format("trace")).fetchall() == trace.sql(devices.format("other")).fetchall()
 
 
@@ -160,7 +164,8 @@ def test_the_viewer_finds_a_segment_for_every_block(tmp_path: Path) -> None:
                 "event", kind=kind, ts_ns=1000 * n, dur_ns=0, process=process, device=device, bytes=64, flags=0
             )
             builder.connection.execute(
-                "INSERT INTO memory_change (action, event, ts_ns, device, address, size_bytes, before_trace) VALUES (?, ?, ?, ?, ?, 64, false)",
+                "INSERT INTO memory_change (action, event, ts_ns, device, address, size_bytes, before_trace) "
+                "VALUES (?, ?, ?, ?, ?, 64, false)",
                 [kind, event, 1000 * n, device, address],
             )
         builder.finish()

@@ -4,7 +4,7 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from ral_trace.tracer.reading import Trace, open_trace
 START_NS = 1_763_324_225_770_003_000
 PLOT = [[START_NS // 1000 + n for n in (0, 5, 9)],
         [[0, 100, 0, 0, 7, 0, 0, 0, 0], [0, 100, 0, 0, 9, 0, 50, 0, 0], [0, 100, 0, 0, 0, 0, 50, 0, 3]]]  # fmt: skip
+LAST_VALUES = """
+    SELECT series, arg_max(value, ts_ns) FROM counter_value JOIN counter ON counter.id = counter GROUP BY 1"""
 RAW = [
     [-1, 1, 100, 0],
     [START_NS, 2, 7, 3],
@@ -84,21 +86,13 @@ def test_pytorch_writes_what_is_read(tmp_path: Path) -> None:
     plot, raw = tmp_path / "plot.json", tmp_path / "raw.json.gz"
     profile.export_memory_timeline(str(plot), device="cpu")
     profile.export_memory_timeline(str(raw), device="cpu")
-    times, sizes = json.loads(plot.read_bytes())
+    _, sizes = json.loads(plot.read_bytes())
     with imported(plot.read_bytes(), tmp_path) as trace:
-        ends = dict(
-            trace.sql(
-                "SELECT series, arg_max(value, ts_ns) FROM counter_value JOIN counter ON counter.id = counter GROUP BY 1"
-            ).fetchall()
-        )
-    assert list(ends.values()).sort() == sizes[-1][1:].sort()
+        ends = dict(trace.sql(LAST_VALUES).fetchall())
+    assert sorted(ends.values()) == sorted(sizes[-1][1:])
     assert ends["memory: parameter"] == sizes[-1][1] > 0
     with imported(raw.read_bytes(), tmp_path) as trace:
-        again = dict(
-            trace.sql(
-                "SELECT series, arg_max(value, ts_ns) FROM counter_value JOIN counter ON counter.id = counter GROUP BY 1"
-            ).fetchall()
-        )
+        again = dict(trace.sql(LAST_VALUES).fetchall())
     assert again == ends
 
 
@@ -163,15 +157,12 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, document: Any) -> Non
 
 def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
     generator = random.Random(5)
-    for _ in range(60):
+    for _ in range(20):
         data = bytearray(json.dumps(generator.choice([PLOT, RAW])).encode())
         for _ in range(generator.randint(1, 4)):
             data[generator.randrange(len(data))] = generator.choice(b"[],-0159 x.\xff")
-        try:
-            with imported(bytes(data), tmp_path) as trace:
-                assert trace.sql("SELECT count(*) FROM counter_value WHERE value < 0").fetchall() == [(0,)]
-        except InputRefused as error:
-            assert "\n" not in str(error)
+        with suppress(InputRefused), imported(bytes(data), tmp_path) as trace:
+            assert trace.sql("SELECT count(*) FROM counter_value WHERE value < 0").fetchall() == [(0,)]
 
 
 def test_it_knows_its_files() -> None:

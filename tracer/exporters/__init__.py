@@ -56,9 +56,10 @@ def checked_output(out: Path) -> Path:
 
 
 def export(trace: Trace, out: Path, window: Window | None = None, options: Options | None = None) -> Path:
-    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .csv, a folder, ...). Returns `out`.
+    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .csv, a folder). Returns `out`.
 
-    `options` are for tables only. Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError when it cannot be written.
+    `options` are for tables only. Replaces a file; a folder must be new or empty. Raises UsageError, or RalTraceError
+    when it cannot be written.
     """
     exporter = exporter_for(out)
     out = checked_output(out)

@@ -1,9 +1,9 @@
 """`.collapsed` and `.folded`: stacks with their self time, for flamegraph.pl, inferno, speedscope and others.
 
-A line is `outermost;...;innermost N`, N nanoseconds of self time: that of a slice less that of the slices in it. A stack
-is the process, its thread or device and stream, the Python lines where the slice or one around it has them, then the
-slices that enclose each other (see `nested.py`). Form: https://github.com/brendangregg/FlameGraph. A semicolon in a name
-is written as a colon there, since nothing escapes it, and a line break as a space."""
+A line is `outermost;...;innermost N`, N nanoseconds of self time: that of a slice less that of the slices in it.
+A stack is the process, its thread or device and stream, the Python lines where the slice or one around it has them,
+then the slices that enclose each other (see `nested.py`). Form: https://github.com/brendangregg/FlameGraph. A semicolon
+in a name is written as a colon, since nothing escapes it there, and a line break as a space."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ral_trace.tracer.reading import Trace
 FORMAT = "collapsed stacks"
 ENDINGS: tuple[str, ...] = (".collapsed", ".folded")
 
-UNSAFE = {ord(";"): ":", **{code: " " for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}}
+UNSAFE = {ord(";"): ":", **dict.fromkeys((*range(32), 127, 0x85, 0x2028, 0x2029), " ")}
 """What would end a frame or a line. Readers take the last space of a line for the end of the stack."""
 
 

@@ -1,7 +1,7 @@
 """The slices of a trace as begins and ends that nest, track by track: what flame graphs are made of.
 
-What is a slice, and on which track, is said in `drawn.py`. Slices of a track that overlap without nesting are told apart
-by lanes. Points are no slices, so they are left out; a slice without an end lasts until the trace ends.
+What is a slice, and on which track, is said in `drawn.py`. Slices of a track that overlap without nesting are told
+apart by lanes. Points are no slices, so they are left out; a slice without an end lasts until the trace ends.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,8 @@ class Nested:
         self._trace = trace
         self._slices = drawn.slices_sql(selection)
         [(first, last)] = trace.sql(f"""
-            SELECT min(start_ns), max(start_ns::HUGEINT + if(shape = {drawn.SHAPE_SLICE}, dur_ns, 0)) FROM ({self._slices}) WHERE {SLICES}
+            SELECT min(start_ns), max(start_ns::HUGEINT + if(shape = {drawn.SHAPE_SLICE}, dur_ns, 0))
+            FROM ({self._slices}) WHERE {SLICES}
         """).fetchall()
         self.first_ns = 0 if first is None else int(first)
         self.last_ns = 0 if last is None else min(int(last), MAX_NS)
@@ -66,12 +67,12 @@ class Nested:
         opened: dict[int, list[int]] = {}
         with drawn.cursor(self._trace) as connection:
             found = connection.execute(f"""
-                SELECT s.start_ns, CASE s.shape WHEN {drawn.SHAPE_SLICE} THEN least(s.start_ns::HUGEINT + s.dur_ns, {MAX_NS})::BIGINT END,
-                       s.name, e.stack
+                SELECT s.start_ns, s.name, e.stack, CASE s.shape WHEN {drawn.SHAPE_SLICE}
+                       THEN least(s.start_ns::HUGEINT + s.dur_ns, {MAX_NS})::BIGINT END
                 FROM ({self._slices}) s JOIN event e ON e.id = s.id WHERE s.track = {track} AND {SLICES}
-                ORDER BY s.start_ns, CASE s.shape WHEN {drawn.SHAPE_OPEN} THEN {MAX_NS} ELSE s.dur_ns END DESC, s.id DESC""")
+                ORDER BY s.start_ns, if(s.shape = {drawn.SHAPE_OPEN}, {MAX_NS}, s.dur_ns) DESC, s.id DESC""")
             while rows := found.fetchmany(ROWS_AT_ONCE):
-                for lane, (start, end, name, stack) in zip(_placed(lanes, track, rows), rows, strict=True):
+                for lane, (start, name, stack, end) in zip(_placed(lanes, track, rows), rows, strict=True):
                     ends = opened.setdefault(lane, [])
                     while ends and ends[-1] <= start:
                         yield Step(lane, ends.pop(), None)
@@ -84,6 +85,6 @@ class Nested:
 
 def _placed(lanes: _native.TrackLanes, track: int, rows: list[tuple[Any, ...]]) -> list[int]:
     starts = np.array([row[0] for row in rows], np.int64)
-    ends = np.array([MAX_NS if row[1] is None else row[1] for row in rows], np.int64)
+    ends = np.array([MAX_NS if row[3] is None else row[3] for row in rows], np.int64)
     placed: list[int] = lanes.place(np.full(len(rows), track, np.int64), starts, ends).tolist()
     return placed

@@ -1,9 +1,9 @@
 """`.pickle`: a memory snapshot for PyTorch's own viewer (pytorch.org/memory_viz) and `torch.cuda._memory_viz`.
 
 The form is that of `torch.cuda.memory._snapshot()`. What it has no place for is beside it, under keys that the viewer
-passes over and `importers/snapshot.py` reads: `ral_trace` (devices and their processes), `requested_size` and `op` of an
-event. An event's `size` is what the block takes, so that the viewer's curve is that of the view memory_curve. Times are
-cut to microseconds.
+passes over and `importers/snapshot.py` reads: `ral_trace` (devices and their processes), `requested_size` and `op` of
+an event. An event's `size` is what the block takes, so that the viewer's curve is that of the view memory_curve. Times
+are cut to microseconds.
 
 The viewer looks for each block in a segment. A block that lies in no region (host memory) gets a segment of its own,
 marked `made_up`; where blocks reach over adjacent regions, the device's segments are expandable ones, which merge.

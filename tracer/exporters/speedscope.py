@@ -1,8 +1,8 @@
 """`.speedscope.json`: a flame graph over time for https://www.speedscope.app, a profile for each thread and stream.
 
-Form: https://www.speedscope.app/file-format-schema.json, evented profiles. Times are nanoseconds from the first slice, so
-that they are exact in JavaScript. Slices that overlap without nesting get profiles of their own; see `nested.py` for what
-is left out."""
+Form: https://www.speedscope.app/file-format-schema.json, evented profiles. Times are nanoseconds from the first slice,
+so that they are exact in JavaScript. Slices that overlap without nesting get profiles of their own; see `nested.py` for
+what is left out."""
 
 import json
 from pathlib import Path

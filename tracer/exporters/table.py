@@ -1,8 +1,9 @@
 """`.csv` and `.tsv`: one table or view, or the rows of one SELECT, for spreadsheets and other tools.
 
-Quoting is that of RFC 4180 (https://www.rfc-editor.org/rfc/rfc4180), tabs in place of commas in a .tsv. NULL is an empty
-cell, empty text is `""`. A text that a spreadsheet would take for a formula (it begins with = + - @, a tab or a carriage
-return) is led by an apostrophe, as https://owasp.org/www-community/attacks/CSV_Injection says; numbers are left alone.
+Quoting is that of RFC 4180 (https://www.rfc-editor.org/rfc/rfc4180), tabs in place of commas in a .tsv. NULL is an
+empty cell, empty text is `""`. A text that a spreadsheet would take for a formula (it begins with = + - @, a tab or a
+carriage return) is led by an apostrophe, as https://owasp.org/www-community/attacks/CSV_Injection says; numbers are
+left alone.
 """
 
 import io
@@ -26,7 +27,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write(trace: Trace, out: Path, window: Window, options: Options | None = None) -> None:
-    """Streams the rows that `options` names, else the view `events`, to `out`. Raises UsageError, duckdb.Error, OSError."""
+    """Streams the rows that `options` names, else the view `events`, to `out`.
+
+    Raises UsageError, duckdb.Error, OSError.
+    """
     query = _query(trace, window, options or Options())
     separator = "\t" if out.name.endswith(".tsv") else ","
     with create_private(out) as file, trace.connection.cursor() as connection:

@@ -19,7 +19,7 @@ AGAIN = "write the snapshot again, with torch.cuda.memory._dump_snapshot"
 def read_pickle(path: Path, rows: Rows) -> tuple[object, int]:
     """What a pickle holds, and its length in bytes, which bounds how much that can honestly be.
 
-    Counts text that is not UTF-8 and bytes behind the end as faults. Raises InputRefused for whatever is not plain data.
+    Counts text that is not UTF-8 and bytes behind the end as faults. Raises InputRefused for what is not plain data.
     """
     with opened(path) as file:
         data = file.read()

@@ -161,7 +161,8 @@ def text(value: str | None) -> str | None:
 
 _BATCHED: Mapping[str, Mapping[str, str]] = {
     **{name: {column: kind for column, (kind, _) in table.columns.items()}
-       for name, table in ((table.name, table) for table in TABLES) if name in ("event", "flow", "counter_value", "stack")},
+       for name, table in ((table.name, table) for table in TABLES)
+       if name in ("event", "flow", "counter_value", "stack")},
     "memory_change": MEMORY_CHANGE_COLUMNS,
 }  # fmt: skip
 
