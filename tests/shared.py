@@ -1,4 +1,7 @@
-"""Where the shared hard inputs and real files of other tools lie, beside the checkout. Tests that need them skip where they are absent."""
+"""Where the shared hard inputs, and real files of other tools, lie: beside the checkout.
+
+Tests that need them skip where they are absent.
+"""
 
 from pathlib import Path
 

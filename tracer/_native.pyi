@@ -368,3 +368,12 @@ class TraceJsonScanner:
         """Members of the file besides traceEvents, as JSON."""
     def faults(self) -> list[tuple[str, int, str]]:
         """(what, how often, an example)"""
+
+# plain_pickle.cpp
+
+def read_plain_pickle(data: bytes) -> tuple[object, int, int]:
+    """The plain data in a pickle, where it ends, and how many texts in it are not UTF-8 (decoded with replacement).
+
+    Makes dictionaries with text keys, lists, tuples, text, bytes, numbers, truth and None, and nothing else. Raises
+    ValueError, with the byte where it is, for whatever else a pickle holds, and for one that is damaged.
+    """

@@ -261,7 +261,8 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
     type=click.Path(path_type=Path, readable=False),
     required=True,
     metavar="FILE",
-    help="Its ending decides: .pftrace, .json, .json.gz, a folder.",
+    help="Its ending decides: .pftrace, .json, .json.gz, .speedscope.json, .collapsed, .pickle (memory), .csv, .tsv, "
+    "a folder (Parquet).",
 )
 @click.option(
     "--from",
@@ -288,6 +289,8 @@ def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> 
     help="Only events of this kind: kernel,transfer. Repeatable.",
 )
 @click.option("--run", metavar="NAME", help="With a folder: the run's name there. Default: the trace's.")
+@click.option("--table", metavar="NAME", help="For .csv and .tsv: the table or view to write (default: events).")
+@click.option("--query", metavar="SELECT", help="For .csv and .tsv: write the rows of this query.")
 def export(
     trace: Path | None,
     output: Path,
@@ -296,6 +299,8 @@ def export(
     devices: tuple[tuple[str, ...], ...],
     kinds: tuple[tuple[str, ...], ...],
     run: str | None,
+    table: str | None,
+    query: str | None,
 ) -> None:
     """Write TRACE (default: the newest here) in another format."""
     from ral_trace.tracer import exporters
@@ -305,7 +310,7 @@ def export(
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise UsageError("--from must lie before --to")
     with open_trace(trace or newest_trace(Path.cwd())) as opened:
-        window = exporters.Window(from_ns, to_ns, tuple(chain(*devices)), tuple(chain(*kinds)), run)
+        window = exporters.Window(from_ns, to_ns, tuple(chain(*devices)), tuple(chain(*kinds)), run, table, query)
         exporters.export(opened, output, window)
     click.echo(f"{output}: written", err=True)
 

@@ -30,6 +30,7 @@ MEMORY_CHANGE_COLUMNS = {
     "domain": "INTEGER",
     "domains": "INTEGER",
     "stripe_bytes": "BIGINT",
+    "stack": "INTEGER",  # alloc: where no event holds it, because the block is from before the recording
 }
 MEMORY_CHANGE = f"""
 CREATE TEMP TABLE memory_change ({", ".join(f"{column} {kind}" for column, kind in MEMORY_CHANGE_COLUMNS.items())})
@@ -260,7 +261,8 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
                CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
-               e.stack, e.name, CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
+               coalesce(e.stack, p.stack), e.name,
+               CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
         WHERE action = 'alloc' OR (action = 'free' AND before IS NULL)""")

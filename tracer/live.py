@@ -178,7 +178,7 @@ class LiveRows:
                    r.id, r.ts_ns, d.id, r.arg0, nullif(r.bytes, -1), if(r.kind = 'alloc', r.arg1, NULL),
                    if(r.kind = 'free' AND r.device >= 0, r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL),
                    r.before_trace, CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
-                   CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END
+                   CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END, NULL
             FROM known r JOIN device_row d ON d.process = r.process AND d.code = r.device
             WHERE r.kind IN ('alloc', 'free', 'region')""")
 

@@ -7,13 +7,25 @@ import pytest
 
 from ral_trace.tracer.cli import main
 from ral_trace.tracer.errors import RalTraceError, UsageError
-from ral_trace.tracer.exporters import Window, export, exporter_for, own_json, parquet, perfetto
+from ral_trace.tracer.exporters import (
+    Window,
+    collapsed,
+    export,
+    exporter_for,
+    own_json,
+    parquet,
+    perfetto,
+    snapshot,
+    speedscope,
+    table,
+)
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.store import TraceBuilder
 from tests.exporters.replay import replay
 from tests.synthetic import training
 
 NAMES = ["run.pftrace", "run.json", "run.json.gz", "run"]
+OTHERS = ["run.speedscope.json", "run.pickle", "run.collapsed", "run.folded", "run.csv", "run.tsv"]
 
 
 def mode(path: Path) -> int:
@@ -22,11 +34,12 @@ def mode(path: Path) -> int:
 
 def test_the_ending_chooses() -> None:
     assert [exporter_for(Path(name)) for name in NAMES] == [perfetto, own_json, own_json, parquet]
-    with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, "):
+    assert [exporter_for(Path(name)) for name in OTHERS] == [speedscope, snapshot, collapsed, collapsed, table, table]
+    with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.speedscope\.json"):
         exporter_for(Path("run.txt"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + OTHERS)
 def test_outputs_are_private_and_nothing_else_is_left(tmp_path: Path, name: str) -> None:
     (tmp_path / "out").mkdir()
     with open_trace(training(tmp_path / "run.duckdb", launches=100)) as trace:
@@ -36,7 +49,7 @@ def test_outputs_are_private_and_nothing_else_is_left(tmp_path: Path, name: str)
     assert all(mode(path) == 0o600 for path in out.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + OTHERS)
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
     with open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace:
         out = tmp_path / "missing" / name

@@ -12,7 +12,7 @@ from typing import Protocol
 import duckdb
 
 from ral_trace.tracer.errors import RalTraceError, UsageError
-from ral_trace.tracer.exporters import otlp, own_json, parquet, perfetto
+from ral_trace.tracer.exporters import collapsed, otlp, own_json, parquet, perfetto, snapshot, speedscope, table
 from ral_trace.tracer.exporters.output import Window
 from ral_trace.tracer.outputs import output_file
 from ral_trace.tracer.reading import Trace
@@ -31,7 +31,9 @@ class Exporter(Protocol):
         """Writes to `out`, a temporary name with the same ending. Raises RalTraceError, duckdb.Error, OSError."""
 
 
-EXPORTERS: Sequence[Exporter] = [perfetto, otlp, own_json, parquet]
+EXPORTERS: Sequence[Exporter] = [
+    perfetto, speedscope, otlp, own_json, snapshot, collapsed, table, parquet,
+]  # fmt: skip
 """Where several endings fit a name, the first one's exporter writes it: .otlp.json is also a .json."""
 
 
@@ -56,7 +58,7 @@ def checked_output(out: Path) -> Path:
 
 
 def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
-    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .json.gz, a folder). Returns `out`.
+    """Writes a trace in the format that the ending of `out` names (.pftrace, .json, .csv, a folder). Returns `out`.
 
     Replaces a file; a folder must be new, empty, or hold other runs. Raises UsageError, or RalTraceError when it cannot
     be written.
@@ -64,6 +66,8 @@ def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
     exporter = exporter_for(out)
     out = checked_output(out)
     window = window or Window()
+    if (window.table or window.query) and exporter is not table:
+        raise UsageError(f"{out}: --table and --query are for tables; choose a name that ends in .csv or .tsv")
     partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
     try:
         if out.is_dir() and any(out.iterdir()):

@@ -46,6 +46,10 @@ class Window:
     """Of `event.kind`; empty: all. Counters go with the kind of event that they count."""
     run: str | None = None
     """The name of the run in a data set (Parquet); None: the trace's file name."""
+    table: str | None = None
+    """Of a table (.csv, .tsv): the name of a table or view; None: events."""
+    query: str | None = None
+    """Of a table: a person's own SELECT instead."""
 
 
 @dataclass(frozen=True)

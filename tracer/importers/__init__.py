@@ -15,6 +15,7 @@ from ral_trace.tracer.importers import (
     chrome,
     clocks,
     kineto,
+    memory_timeline,
     nsys,
     onnxruntime,
     own_json,
@@ -25,6 +26,7 @@ from ral_trace.tracer.importers import (
     rocprof_csv,
     rocprof_json,
     rpd,
+    snapshot,
 )
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
@@ -46,7 +48,8 @@ class Importer(Protocol):
 
 
 IMPORTERS: Sequence[Importer] = [
-    own_json, parquet, perfetto, kineto, ascend, onnxruntime, nsys, rpd, rocpd, rocprof_csv, rocprof_json, chrome,
+    own_json, parquet, perfetto, kineto, ascend, onnxruntime, nsys, rpd, rocpd, rocprof_csv, rocprof_json,
+    snapshot, memory_timeline, chrome,
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ here; times are integer nanoseconds of the source's own clock. What single event
 one line of `quality` a kind of fault, never more.
 """
 
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,9 @@ NULL = -(2**63)
 INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**31 - 1), "UTINYINT": (0, 255)}
 EXAMPLE_CHARACTERS = 200
 NOT_UTF8 = "parts of the text are not UTF-8: replaced"
+
+FRAMES_FORM = '[{"file": "VARCHAR", "line": "INTEGER", "function": "VARCHAR"}]'
+"""Of stack.frames as JSON, which is how stacks are handed over."""
 
 Frame = tuple[str | None, int | None, str | None]
 """(file, line, function)"""
@@ -85,8 +89,11 @@ class Rows:
         if not frames:
             return None
         key = ("stack", tuple(frames))
-        named = [{"file": text(file), "line": line, "function": text(function)} for file, line, function in frames]
-        return self._place("stack", key, frames=named)
+        found = self._places.get(key)
+        if found is None:
+            named = [{"file": text(file), "line": line, "function": text(function)} for file, line, function in frames]
+            found = self._places[key] = self._batches["stack"].add(frames=json.dumps(named, ensure_ascii=False))
+        return found
 
     def event(self, kind: str, name: str | None, ts_ns: int, dur_ns: int | None, process: int, **columns: Any) -> int:
         """Adds an event (columns of `event`, ids from here; args as a dictionary's JSON text) and returns its id.
@@ -109,10 +116,14 @@ class Rows:
         """Adds a value of a counter; None is a gap."""
         self._batches["counter_value"].add(counter=counter, ts_ns=ts_ns, value=value)
 
-    def memory(self, action: str, event: int, ts_ns: int, device: int, address: int, **columns: Any) -> None:
-        """Adds a change of a device's memory: 'alloc', 'free', 'open' or 'close' (of a region); see `derive`."""
+    def memory(self, action: str, event: int | None, ts_ns: int, device: int, address: int, **columns: Any) -> None:
+        """Adds a change of a device's memory: 'alloc', 'free', 'open' or 'close' (of a region); see `derive`.
+
+        `event` orders changes of the same time. What was there before the recording has none, and `before_trace`.
+        """
+        columns.setdefault("before_trace", False)
         self._batches["memory_change"].add(
-            action=action, event=event, ts_ns=ts_ns, device=device, address=address, before_trace=False, **columns
+            action=action, event=event, ts_ns=ts_ns, device=device, address=address, **columns
         )
 
     def bad(self, what: str, example: object = None, *, count: int = 1, process: int | None = None) -> None:
@@ -165,7 +176,8 @@ def text(value: str | None) -> str | None:
 
 _BATCHED: Mapping[str, Mapping[str, str]] = {
     **{name: {column: kind for column, (kind, _) in table.columns.items()}
-       for name, table in ((table.name, table) for table in TABLES) if name in ("event", "flow", "counter_value")},
+       for name, table in ((table.name, table) for table in TABLES)
+       if name in ("event", "flow", "counter_value", "stack")},
     "memory_change": MEMORY_CHANGE_COLUMNS,
 }  # fmt: skip
 
@@ -227,4 +239,6 @@ def _value(column: str, kind: str) -> str:
         return f'nullif("{column}", {NULL})::{kind}'
     if kind == "DOUBLE":
         return f'CASE WHEN isnan("{column}") THEN NULL ELSE "{column}" END'
+    if kind.startswith("STRUCT"):
+        return f"""from_json("{column}", '{FRAMES_FORM}')"""
     return f'"{column}"::{kind}'

@@ -8,6 +8,7 @@
 #include "arrow_stream.h"
 #include "integers.h"
 #include "nesting.h"
+#include "plain_pickle.h"
 #include "python_bindings.h"
 #include "reader.h"
 #include "rendezvous.h"
@@ -277,4 +278,5 @@ PYBIND11_MODULE(_native, module) {
   bind_sessions(module);
   bind_perfetto(module);
   bind_trace_json(module);
+  bind_plain_pickle(module);
 }

@@ -1,0 +1,698 @@
+"""Memory snapshots of PyTorch: each hard case with its right value, every era of the format, and files that lie."""
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ral_trace.tracer import _native
+from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.importers import import_files, snapshot
+from ral_trace.tracer.importers.opening import Head
+from ral_trace.tracer.reading import Trace, open_trace
+from tests.shared import TRACES, needs_shared
+
+CASES = Path(__file__).parent / "cases/snap"
+MIB = 1 << 20
+EPOCH_US = 1_763_324_225_770_003
+BASE = 0x7F0000000000
+Entry = dict[str, Any]
+
+
+@contextmanager
+def imported(path: Path, folder: Path) -> Iterator[Trace]:
+    out = folder / "imported.duckdb"
+    import_files([path], out)
+    with open_trace(out) as trace:
+        yield trace
+
+
+@contextmanager
+def imported_value(value: object, folder: Path, protocol: int = 4) -> Iterator[Trace]:
+    path = folder / "made.pickle"
+    path.write_bytes(pickle.dumps(value, protocol))
+    with imported(path, folder) as trace:
+        yield trace
+
+
+def curve(trace: Trace) -> list[int]:
+    """Allocated bytes after each change."""
+    return [
+        level for (level,) in trace.sql("SELECT allocated_bytes FROM memory_curve ORDER BY device, ts_ns").fetchall()
+    ]
+
+
+def quality(trace: Trace) -> dict[str, int]:
+    return {row["what"]: row["count"] for row in trace.rows("SELECT what, count FROM quality")}
+
+
+def said(trace: Trace, beginning: str) -> int:
+    """The count of the one line of quality that begins so."""
+    [count] = [count for what, count in quality(trace).items() if what.startswith(beginning)]
+    return count
+
+
+def kinds(trace: Trace) -> dict[str, int]:
+    return dict(trace.sql("SELECT kind::VARCHAR, count(*) FROM event GROUP BY ALL").fetchall())
+
+
+# --- the hard cases ---
+
+
+def test_what_was_there_before_is_a_group_of_its_own(tmp_path: Path) -> None:
+    with imported(CASES / "alloc_before_trace.pickle", tmp_path) as trace:
+        assert curve(trace) == [2 * MIB, 2 * MIB + 512]
+        blocks = trace.rows("SELECT size_bytes, before_trace, alloc_ns, free_ns, stack FROM allocation ORDER BY id")
+        assert [(row["size_bytes"], row["before_trace"], row["alloc_ns"]) for row in blocks] == [
+            (2 * MIB, True, None),
+            (512, False, 10_000),
+        ]
+        assert all(row["stack"] is not None and row["free_ns"] is None for row in blocks)
+        assert said(trace, "blocks without their alloc") == 1
+        assert trace.rows("SELECT size_bytes, opened_ns, closed_ns FROM region") == [
+            {"size_bytes": 2 * MIB + 512, "opened_ns": None, "closed_ns": None}
+        ]
+
+
+def test_frees_whose_alloc_was_overwritten_set_the_level_at_the_start(tmp_path: Path) -> None:
+    with imported(CASES / "free_without_alloc.pickle", tmp_path) as trace:
+        levels = curve(trace)
+        assert (levels[0], max(levels), levels[-1], min(levels)) == (2 * MIB, 2 * MIB, 0, 0)
+        assert said(trace, "blocks without their alloc: from before the recording, or overwritten in its ring") == 1
+        assert kinds(trace) == {"alloc": 1, "free": 2}
+
+
+def test_cyclic_garbage_is_no_leak(tmp_path: Path) -> None:
+    with imported(CASES / "cyclic_garbage_collected.pickle", tmp_path) as trace:
+        levels = curve(trace)
+        assert (max(levels), levels[-1]) == (20 * MIB, 0)
+        assert trace.sql("SELECT count(*) FROM allocation WHERE free_ns IS NULL").fetchall() == [(0,)]
+
+
+def test_a_leak_is_thirty_blocks_of_one_line(tmp_path: Path) -> None:
+    with imported(CASES / "leak_every_step.pickle", tmp_path) as trace:
+        assert curve(trace)[-1] == 60 * MIB
+        left = trace.sql(
+            "SELECT count(*), count(DISTINCT stack), bool_or(before_trace) FROM allocation WHERE free_ns IS NULL"
+        )
+        assert left.fetchall() == [(30, 1, False)]
+        assert quality(trace) == {}
+
+
+def test_a_free_that_waits_for_another_stream_still_holds_its_block(tmp_path: Path) -> None:
+    with imported(CASES / "free_pending.pickle", tmp_path) as trace:
+        assert curve(trace) == [2 * MIB]
+        assert said(trace, "blocks whose free waits for another stream") == 1
+        assert trace.rows("SELECT kind::VARCHAR AS kind, name, ts_ns, bytes FROM event WHERE kind = 'instant'") == [
+            {"kind": "instant", "name": "free_requested", "ts_ns": 2_000, "bytes": 2 * MIB}
+        ]
+
+
+def test_an_address_that_is_used_again_ends_the_older_block(tmp_path: Path) -> None:
+    with imported(CASES / "addr_reused_without_free.pickle", tmp_path) as trace:
+        assert curve(trace) == [1024, 512]
+        assert trace.sql("SELECT size_bytes, free_ns FROM allocation ORDER BY id").fetchall() == [
+            (1024, 2_000),
+            (512, None),
+        ]
+        assert said(trace, "blocks that were never freed before their address was used again") == 1
+
+
+def test_names_stay_as_they_are(tmp_path: Path) -> None:
+    with imported(CASES / "xss_frames.pickle", tmp_path) as trace:
+        [frames] = trace.sql("SELECT s.frames FROM allocation a JOIN stack s ON s.id = a.stack").fetchall()
+        assert frames == (
+            [{"file": "</script><script>window.__xss=1</script>", "line": 1,
+              "function": '<img src=x onerror="window.__xss=1">'}],
+        )  # fmt: skip
+
+
+def command(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ral_trace.tracer", *map(str, words)]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("zero_bytes", "the file is empty"), ("code_in_pickle", "it names posix.system, and only plain data is read")],
+)
+def test_a_file_that_is_refused_is_one_line_and_leaves_nothing(tmp_path: Path, name: str, says: str) -> None:
+    done = command("import", CASES / f"{name}.pickle", "-o", "run.duckdb", folder=tmp_path)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- pickles that are not plain data ---
+
+
+class Canary:
+    """What a hostile file would have run."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return os.mkdir, ("RAL_TRACE_PICKLE_CANARY",)
+
+
+HOSTILE = {
+    "reduce": pickle.dumps({"segments": [Canary()]}),
+    "reduce, old": pickle.dumps({"segments": [Canary()]}, 0),
+    "global alone": pickle.dumps({"segments": os.system}),
+    "inst": b"(S'touch RAL_TRACE_PICKLE_CANARY'\niposix\nsystem\n.",
+    "obj": b"(cposix\nsystem\nS'touch RAL_TRACE_PICKLE_CANARY'\no.",
+    "extension": b"\x80\x02\x82\x01.",
+    "persistent": b"\x80\x02X\x01\x00\x00\x00aQ.",
+    "build": b"\x80\x02}}b.",
+    "newobj": b"\x80\x02})\x81.",
+    "set": pickle.dumps({"segments": {1, 2}}),
+    "bytearray": pickle.dumps({"segments": bytearray(b"x")}, 5),
+    "numpy scalar": pickle.dumps({"segments": [], "device_traces": [[{"size": __import__("numpy").int64(3)}]]}),
+    "memory for 2**32 values": b"\x80\x02Nr\xff\xff\xff\xff.",
+    "many such": b"\x80\x02N" + b"".join(b"r" + (i * 60_000).to_bytes(4, "little") for i in range(1, 3000)) + b".",
+    "bytes that are not there": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "a frame that is not there": b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.",
+    "deep lists": b"\x80\x02" + b"]" * 300_000 + b"a" * 299_999 + b".",
+    "deep tuples": b"\x80\x02N" + b"\x85" * 300_000 + b".",
+    "deep key": b"\x80\x02}N" + b"\x85" * 300_000 + b"Ns.",
+    "newer protocol": b"\x80\x63N.",
+    "nothing on the stack": b"\x80\x02.",
+    "a number": b"\x80\x02K\x07.",
+    "other data": pickle.dumps({"weights": [1, 2, 3]}),
+    "wrong segments": pickle.dumps({"segments": 3}),
+    "wrong traces": pickle.dumps({"segments": [], "device_traces": [3]}),
+    "nothing that can be read": pickle.dumps({"segments": [1], "device_traces": [["x", {}, {"action": "alloc"}]]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_plain_data_of_a_snapshot_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "hostile.pickle"
+    path.write_bytes(HOSTILE[name])
+    with pytest.raises(InputRefused) as refused:
+        import_files([path], tmp_path / "out.duckdb")
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_list_in_many_places_is_refused(tmp_path: Path) -> None:
+    """A few kilobytes that say a billion events."""
+    trace = [{"action": "snapshot", "time_us": 1}] * 30_000
+    with (
+        pytest.raises(InputRefused, match="more than its bytes can hold"),
+        imported_value({"segments": [], "device_traces": [trace] * 30_000}, tmp_path),
+    ):
+        pass
+    frames = [{"name": "f", "filename": "f.py", "line": 1}] * 50_000
+    events = [alloc(n, 512, time_us=n, frames=list(frames)) for n in range(3)]
+    with imported_value(history(events), tmp_path):
+        pass
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**127), 2**127 - 1) | st.floats(allow_nan=False)
+    | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.lists(inner).map(tuple),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=PLAIN, protocol=st.integers(3, 5))
+def test_plain_data_reads_as_python_reads_it(value: object, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    assert _native.read_plain_pickle(data) == (value, len(data), 0)
+
+
+def test_old_protocols_read_as_python_reads_them() -> None:
+    value = {"a": [1, -1, 2**40, 0.5, None, True, False, "text", "n\u00e4\nve \\", [], {}, (1, 2), (1, 2, 3, 4)]}
+    for protocol in (0, 1, 2):
+        data = pickle.dumps(value, protocol)
+        assert _native.read_plain_pickle(data) == (value, len(data), 0)
+
+
+def test_it_knows_its_files() -> None:
+    assert snapshot.sniff(Head(Path("x"), pickle.dumps({"segments": []}))) == 1
+    assert 0 < snapshot.sniff(Head(Path("x"), pickle.dumps([1]))) < 1
+    assert 0 < snapshot.sniff(Head(Path("x"), (CASES / "code_in_pickle.pickle").read_bytes())) < 1
+    for other in (b"", b"[{", b'{"traceEvents":[]}', b"SQLite format 3\0", b"\x1f\x8b", b"PK\x03\x04", b"a,b\n1,2\n"):
+        assert snapshot.sniff(Head(Path("x"), other)) == 0
+
+
+# --- what snapshots say ---
+
+
+def alloc(address: int, size: int, action: str = "alloc", **more: Any) -> Entry:
+    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1, "frames": [], **more}
+
+
+def segment(address: int, size: int, blocks: list[Entry] | None = None, **more: Any) -> Entry:
+    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks or [], **more}
+
+
+def history(*traces: list[Entry], segments: list[Entry] | None = None, **more: Any) -> Entry:
+    return {"segments": segments or [], "device_traces": list(traces), **more}
+
+
+def test_times_are_exact_and_count_from_the_unix_epoch(tmp_path: Path) -> None:
+    events = [alloc(BASE, 512, time_us=EPOCH_US), alloc(BASE, 512, "free_requested", time_us=EPOCH_US + 5),
+              alloc(BASE, 512, "free_completed", time_us=EPOCH_US + 9)]  # fmt: skip
+    with imported_value(history(events), tmp_path) as trace:
+        [block] = trace.rows("SELECT alloc_ns, free_ns, requested_bytes FROM allocation")
+        assert block == {"alloc_ns": EPOCH_US * 1000, "free_ns": (EPOCH_US + 9) * 1000, "requested_bytes": 512}
+        assert trace.sql("SELECT clock_zero, format, producer FROM source").fetchall() == [
+            ("unix epoch", "PyTorch memory snapshot", "torch.cuda.memory")
+        ]
+        [(args,)] = trace.sql("SELECT args->>'free_requested_ns' FROM event WHERE kind = 'free'").fetchall()
+        assert int(args) == (EPOCH_US + 5) * 1000
+
+
+def test_the_peak_between_an_alloc_and_a_free_of_one_microsecond_is_not_lost(tmp_path: Path) -> None:
+    events = [
+        alloc(BASE, 512),
+        alloc(BASE + 512, 4096),
+        alloc(BASE + 512, 4096, "free_completed"),
+        alloc(BASE + 512, 1024),
+    ]
+    with imported_value(history(events), tmp_path) as trace:
+        assert max(curve(trace)) == 4608
+        assert curve(trace)[-1] == 1536
+
+
+def test_events_without_times_keep_their_order(tmp_path: Path) -> None:
+    events = [alloc(BASE, 512), alloc(BASE, 512, "free_completed"), alloc(BASE, 1024)]
+    for event in events:
+        del event["time_us"]
+    with imported_value(history(events), tmp_path) as trace:
+        assert curve(trace) == [512, 0, 1024]
+        assert said(trace, "events without a time: each is given a nanosecond") == 3
+        assert trace.sql("SELECT clock_zero FROM source").fetchall() == [("file",)]
+
+
+@pytest.mark.parametrize("wrong", ["7", 2**80, float("nan")])
+def test_a_time_that_cannot_be_costs_nothing_but_itself(tmp_path: Path, wrong: object) -> None:
+    events = [alloc(BASE + n, 1, time_us=10 + n) for n in range(3)]
+    events[1]["time_us"] = wrong
+    with imported_value(history(events), tmp_path) as trace:
+        assert trace.sql("SELECT alloc_ns FROM allocation ORDER BY address").fetchall() == [
+            (10_000,),
+            (10_000,),
+            (12_000,),
+        ]
+        assert said(trace, "events without a time") == 1
+
+
+def test_a_time_out_of_order_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    events = [alloc(BASE + n, 1, time_us=time) for n, time in enumerate([10, 900_000_000, 12, 3, 13])]
+    with imported_value(history(events), tmp_path) as trace:
+        times = [time for (time,) in trace.sql("SELECT alloc_ns FROM allocation ORDER BY address").fetchall()]
+        assert times == [10_000, 10_000, 12_000, 12_000, 13_000]
+        assert said(trace, "events whose time is out of their order") == 2
+
+
+def test_running_out_of_memory_and_snapshots_are_events(tmp_path: Path) -> None:
+    frames = [{"name": "train", "filename": "train.py", "line": 7}]
+    events = [
+        {"action": "oom", "size": 1 << 40, "device_free": 12_345, "stream": 0, "time_us": 5, "frames": frames},
+        {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 6, "frames": []},
+        {"action": "workspace_snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 7},
+    ]
+    with imported_value(history(events), tmp_path) as trace:
+        error, instant = trace.rows(
+            "SELECT kind::VARCHAR AS kind, name, ts_ns, bytes, args, stack, flags FROM event ORDER BY id"
+        )
+        assert error == {"kind": "error", "name": "out of memory", "ts_ns": 5_000, "bytes": 1 << 40, "flags": 0,
+                         "args": '{"device_free_bytes": 12345}', "stack": 0}  # fmt: skip
+        assert (instant["kind"], instant["name"], instant["ts_ns"]) == ("instant", "snapshot", 6_000)
+        assert said(trace, "events without an address or a size that can be, or of an unknown kind") == 1
+
+
+def test_devices_and_streams(tmp_path: Path) -> None:
+    pointer = 2**63 + 5
+    value = history([], [alloc(BASE, 512, stream=pointer)], segments=[segment(BASE, 1024, device=3)])
+    with imported_value(value, tmp_path) as trace:
+        assert trace.sql('SELECT type, "index" FROM device ORDER BY "index"').fetchall() == [("cuda", 1), ("cuda", 3)]
+        assert trace.sql("SELECT number FROM stream").fetchall() == [(pointer - 2**64,)]
+        assert trace.sql("SELECT pid FROM process").fetchall() == [(None,)]
+
+
+def test_what_an_alloc_says_beside_is_kept(tmp_path: Path) -> None:
+    frames = [{"name": "f", "filename": "<eval>", "line": 1, "fx_node_name": "linear", "fx_node_op": "call_function"}]
+    said_by = {"compile_context": "0/1", "user_metadata": "phase \ud800 A", "pool_id": (0, 3), "category": "parameter"}
+    with imported_value(
+        history([alloc(BASE, 512, frames=frames, **said_by), alloc(1, 1, compile_context="N/A")]), tmp_path
+    ) as trace:
+        rows = trace.sql("SELECT args FROM event WHERE kind = 'alloc' ORDER BY id").fetchall()
+        assert rows[1] == (None,)
+        [found] = trace.rows("""
+            SELECT args->>'$.pool_id[1]' AS pool, args->>'fx_node_name' AS node, args->>'category' AS category,
+                   args->>'user_metadata' AS noted, args->>'compile_context' AS compiled FROM event WHERE id = 0""")
+        assert found == {
+            "pool": "3",
+            "node": "linear",
+            "category": "parameter",
+            "noted": "phase \ufffd\ufffd\ufffd A",
+            "compiled": "0/1",
+        }
+
+
+def test_ranges_of_the_program_are_annotations_on_the_device(tmp_path: Path) -> None:
+    names = ["ProfilerStep#4", "inner", "inner", "ProfilerStep#4", "never ends", "never began"]
+    stages = ["START", "START", "END", "END", "START", "END"]
+    ranges = [
+        {"name": name, "stage": stage, "device": 0, "time_us": 10 + n}
+        for n, (name, stage) in enumerate(zip(names, stages, strict=True))
+    ]
+    with imported_value(history([alloc(BASE, 512, time_us=12)], external_annotations=ranges), tmp_path) as trace:
+        found = trace.sql(
+            "SELECT name, ts_ns, dur_ns, thread, device, flags FROM event WHERE kind = 'annotation' ORDER BY ts_ns"
+        ).fetchall()
+        assert [row[:3] for row in found] == [
+            ("ProfilerStep#4", 10_000, 3_000),
+            ("inner", 11_000, 1_000),
+            ("never ends", 14_000, None),
+        ]
+        assert {row[3] for row in found} == {None}
+        assert said(trace, "ends of ranges without their begin") == 1
+        assert trace.sql("SELECT step FROM event WHERE kind = 'alloc'").fetchall() == [(4,)]
+
+
+def test_sizes_are_what_was_asked_for_where_that_is_all_that_events_say(tmp_path: Path) -> None:
+    """PyTorch's events have the size that was asked for, its segments also what the block takes."""
+    blocks = [{"address": BASE, "size": 1024, "requested_size": 1000, "state": "active_allocated", "frames": []}]
+    with imported_value(history([alloc(BASE, 1000)], segments=[segment(BASE, 2 * MIB, blocks)]), tmp_path) as trace:
+        assert trace.sql("SELECT size_bytes, requested_bytes FROM allocation").fetchall() == [(1000, 1000)]
+        assert said(trace, "blocks in use at the end that take more than was asked for") == 1
+
+
+@pytest.mark.parametrize("state", ["active_allocated", "active_pending_free", "active_awaiting_free", "inactive"])
+def test_the_oldest_forms_have_a_history_and_no_addresses(tmp_path: Path, state: str) -> None:
+    frames = [{"name": "f", "filename": "old.py", "line": 3}]
+    blocks = [{"size": 512, "state": "inactive"},
+              {"size": 1024, "state": state, "history": [{"real_size": 1000, "frames": frames}]}]  # fmt: skip
+    old = segment(BASE, 2 * MIB, blocks)
+    del old["device"]
+    with imported_value([old], tmp_path, protocol=2) as trace:
+        found = trace.sql("SELECT address, size_bytes, requested_bytes, before_trace, s.frames[1].line FROM allocation "
+                          "LEFT JOIN stack s ON s.id = stack").fetchall()  # fmt: skip
+        assert found == ([] if state == "inactive" else [(BASE + 512, 1000, 1000, True, 3)])
+        assert said(trace, "no history: it was not recorded") == 0
+
+
+def test_blocks_that_the_events_contradict_are_said(tmp_path: Path) -> None:
+    in_use = [{"address": BASE, "size": 512, "requested_size": 512, "state": "active_allocated", "frames": []}]
+    events = [alloc(BASE, 512), alloc(BASE, 512, "free_completed"), alloc(BASE + 1024, 512)]
+    with imported_value(history(events, segments=[segment(BASE, 4096, in_use)]), tmp_path) as trace:
+        assert curve(trace)[-1] == 512
+        assert said(trace, "blocks in use at the end that the events leave freed") == 1
+        assert said(trace, "blocks in use by the events that no segment holds") == 1
+
+
+def regions(trace: Trace) -> list[tuple[int, int, int | None, int | None]]:
+    return trace.sql("SELECT address - 4096, size_bytes, opened_ns, closed_ns FROM region ORDER BY ALL").fetchall()
+
+
+def test_regions_open_and_close(tmp_path: Path) -> None:
+    events = [alloc(4096, 100, "segment_alloc", time_us=1), alloc(4096, 100, "segment_free", time_us=2),
+              alloc(4096, 200, "segment_alloc", time_us=3), alloc(8192, 50, "segment_free", time_us=4)]  # fmt: skip
+    with imported_value(history(events, segments=[segment(4096, 200), segment(5096, 70)]), tmp_path) as trace:
+        assert regions(trace) == [
+            (0, 100, 1_000, 2_000),
+            (0, 200, 3_000, None),
+            (1000, 70, None, None),
+            (4096, 50, None, 4_000),
+        ]
+        levels = trace.sql("SELECT ts_ns, reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()
+        assert levels == [(999, 120), (1_000, 220), (2_000, 120), (3_000, 320), (4_000, 270)]
+        assert kinds(trace) == {"region": 4}
+
+
+def test_parts_of_expandable_segments_come_and_go(tmp_path: Path) -> None:
+    """[0,100) was there; [100,300) is mapped; [50,250) goes: [0,50) and [250,300) are left."""
+    events = [alloc(4196, 200, "segment_map", time_us=1), alloc(4146, 200, "segment_unmap", time_us=2)]
+    left = [segment(4096, 50, is_expandable=True), segment(4346, 50, is_expandable=True)]
+    with imported_value(history(events, segments=left), tmp_path) as trace:
+        levels = trace.sql("SELECT ts_ns, reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()
+        assert levels == [(999, 100), (1_000, 300), (2_000, 100)]
+        assert (0, 50, None, None) in regions(trace)
+        assert (250, 50, 2_000, None) in regions(trace)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 12)), max_size=25))
+def test_mapped_bytes_are_those_of_a_plain_model(tmp_path: Path, steps: list[tuple[bool, int, int]]) -> None:
+    """Pages that are mapped and unmapped at random, some of them there before: their number is what is reserved."""
+    opened: set[int] = set()
+    before: set[int] = set()
+    for is_map, at, length in steps:
+        pages = set(range(at, at + length))
+        before |= set() if is_map else pages - opened - {page for page in pages if page in before}
+        opened = opened | pages if is_map else opened - pages
+    present = set(before)
+    entries, expected = [], [len(present)]
+    for n, (is_map, at, length) in enumerate(steps):
+        pages = set(range(at, at + length))
+        if (is_map and pages & present) or (not is_map and not pages <= present):
+            continue
+        present = present | pages if is_map else present - pages
+        entries.append(
+            alloc(4096 + at * 512, length * 512, "segment_map" if is_map else "segment_unmap", time_us=10 + n)
+        )
+        expected.append(len(present))
+    ends = [segment(4096 + page * 512, 512) for page in sorted(present)]
+    if not entries:
+        return
+    (tmp_path / "imported.duckdb").unlink(missing_ok=True)
+    with imported_value(history(entries, segments=ends), tmp_path) as trace:
+        found = [
+            level // 512
+            for (level,) in trace.sql("SELECT reserved_bytes FROM reserved_curve ORDER BY ts_ns").fetchall()
+        ]
+    assert found == (expected if expected[0] else expected[1:])
+
+
+# --- entries that are wrong ---
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    -1,
+    2.5,
+    "x",
+    [],
+    {},
+    (),
+    2**63,
+    2**64,
+    -(2**63),
+    2**100,
+    float("inf"),
+    float("nan"),
+    b"\xff",
+    "\ud800\0" * 9,
+]
+
+
+@pytest.mark.parametrize("key", ["action", "addr", "size", "stream", "time_us", "frames"])
+def test_a_wrong_field_costs_at_most_its_event(tmp_path: Path, key: str) -> None:
+    events = [alloc(BASE + 512 * n, 512, time_us=n) for n in range(len(WRONG) + 2)]
+    for event, wrong in zip(events[1:-1], WRONG, strict=True):
+        event[key] = wrong
+    with imported_value(history(events, segments=[segment(BASE, 1 << 20)]), tmp_path) as trace:
+        found = trace.sql("SELECT address, size_bytes FROM allocation").fetchall()
+        assert {(events[0]["addr"], 512), (events[-1]["addr"], 512)} <= set(found)
+        assert len(found) <= len(events)
+
+
+@pytest.mark.parametrize("key", ["device", "address", "total_size", "blocks", "frames", "stream"])
+def test_a_wrong_segment_costs_at_most_itself(tmp_path: Path, key: str) -> None:
+    segments = [segment(BASE + 8192 * n, 4096) for n in range(len(WRONG) + 1)]
+    for one, wrong in zip(segments[1:], WRONG, strict=True):
+        one[key] = wrong
+    with imported_value(history([alloc(BASE, 512)], segments=segments), tmp_path) as trace:
+        assert (BASE, 4096) in trace.sql("SELECT address, size_bytes FROM region").fetchall()
+        assert curve(trace)[-1] == 512
+
+
+def test_wrong_blocks_frames_and_facts_cost_at_most_themselves(tmp_path: Path) -> None:
+    block = {"address": BASE, "size": 512, "requested_size": 512, "state": "active_allocated", "frames": []}
+    blocks = [part for wrong in WRONG for part in ({**block, key: wrong} for key in block)]
+    frames = [{"name": wrong, "filename": wrong, "line": wrong, "fx_node_name": wrong} for wrong in WRONG]
+    value = history(
+        [alloc(1, 1, frames=[*frames, *WRONG])],
+        segments=[segment(BASE, 1 << 20, [*blocks, *WRONG])],
+        allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": b"x", "OTHER_ALLOC_CONF": "a:b"},
+        external_annotations=[*WRONG, *({"name": wrong, "stage": wrong} for wrong in WRONG)],
+        ral_trace={"processes": WRONG, "devices": [*WRONG, *({"position": 0, "index": wrong} for wrong in WRONG)]},
+    )  # fmt: skip
+    with imported_value(value, tmp_path) as trace:
+        assert trace.sql("SELECT size_bytes FROM allocation WHERE address = 1").fetchall() == [(1,)]
+        assert min(curve(trace)) > 0
+
+
+def test_sums_stay_within_64_bits(tmp_path: Path) -> None:
+    with imported_value(history([alloc(n, 2**61) for n in range(1, 9)]), tmp_path) as trace:
+        assert max(curve(trace)) == 2**62
+        assert said(trace, "events without an address or a size that can be") == 6
+
+
+def test_the_highest_addresses_are_kept(tmp_path: Path) -> None:
+    with imported_value(history([alloc(2**64 - 512, 512)]), tmp_path) as trace:
+        assert trace.sql("SELECT address FROM allocation").fetchall() == [(2**64 - 512,)]
+
+
+def test_text_that_is_not_utf_8_is_replaced(tmp_path: Path) -> None:
+    data = pickle.dumps(history([alloc(1, 1, frames=[{"name": "bad_name", "filename": "x", "line": 1}])]))
+    path = tmp_path / "bad.pickle"
+    path.write_bytes(data.replace(b"bad_name", b"bad\xff\xfeame"))
+    with imported(path, tmp_path) as trace:
+        assert trace.sql("SELECT frames[1].function FROM stack").fetchall() == [("bad\ufffd\ufffdame",)]
+        assert said(trace, "texts that are not UTF-8") == 1
+
+
+def test_bytes_behind_the_end_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "long.pickle"
+    path.write_bytes((CASES / "leak_every_step.pickle").read_bytes() + b"more")
+    with imported(path, tmp_path) as trace:
+        assert said(trace, "bytes behind the end") == 4
+
+
+# --- a real file ---
+
+
+REAL = TRACES / "cuda_memory_snapshot.pickle"
+
+
+@needs_shared
+def test_a_real_snapshot_says_what_a_plain_replay_says(tmp_path: Path) -> None:
+    value = pickle.loads(REAL.read_bytes())
+    [entries] = value["device_traces"]
+    counts = Counter(entry["action"] for entry in entries)
+    live: dict[int, int] = {}
+    level = peak = 0
+    for entry in entries:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = entry["size"]
+            level += entry["size"]
+        elif entry["action"] == "free_completed":
+            level -= live.pop(entry["addr"])
+        peak = max(peak, level)
+    assert (sum(counts.values()), peak, level, len(live)) == (23_105, 1_783_664_516, 1_011_485_828, 397)
+    with imported(REAL, tmp_path) as trace:
+        assert kinds(trace) == {
+            "alloc": counts["alloc"], "free": counts["free_completed"], "region": counts["segment_alloc"],
+            "annotation": len(value["external_annotations"]) // 2,
+        }  # fmt: skip
+        levels = curve(trace)
+        assert (max(levels), levels[-1]) == (peak, level)
+        left = trace.sql("SELECT address, size_bytes FROM allocation WHERE free_ns IS NULL").fetchall()
+        assert dict(left) == live
+        assert trace.sql("SELECT count(*), sum(size_bytes) FROM region WHERE closed_ns IS NULL").fetchall() == [
+            (len(value["segments"]), sum(segment["total_size"] for segment in value["segments"]))
+        ]
+        assert trace.sql("SELECT count(*) FROM allocation WHERE before_trace OR stack IS NULL").fetchall() == [(0,)]
+        [(first, last)] = trace.sql(
+            "SELECT min(ts_ns), max(ts_ns) FROM event WHERE kind IN ('alloc', 'free', 'region')"
+        ).fetchall()
+        assert (first, last // 1000) == (entries[0]["time_us"] * 1000, entries[-1]["time_us"])
+        stacks = {tuple((f["filename"], f["line"], f["name"]) for f in entry["frames"]) for entry in entries} - {()}
+        found = trace.sql("SELECT frames FROM stack").fetchall()
+        assert {tuple((f["file"], f["line"], f["function"]) for f in frames) for (frames,) in found} == stacks
+
+
+def try_to_read(data: bytes, path: Path, out: Path) -> None:
+    """It is refused in one line, or what it gives adds up."""
+    path.write_bytes(data)
+    out.unlink(missing_ok=True)
+    refused = None
+    try:
+        import_files([path], out)
+    except InputRefused as error:
+        refused = str(error)
+    if refused is not None:
+        assert "\n" not in refused
+        return
+    with open_trace(out) as trace:
+        assert trace.sql("SELECT count(*) FROM memory_curve WHERE allocated_bytes < 0").fetchall() == [(0,)]
+        assert trace.sql("SELECT count(*) FROM reserved_curve WHERE reserved_bytes < 0").fetchall() == [(0,)]
+        assert trace.sql("SELECT count(*) FROM allocation WHERE free_ns < alloc_ns").fetchall() == [(0,)]
+
+
+def mutated(data: bytes, generator: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(generator.randint(1, 6)):
+        at = generator.randrange(len(changed))
+        how = generator.randrange(4)
+        if how == 0:
+            changed[at] = generator.randrange(256)
+        elif how == 1:
+            del changed[at : at + generator.randint(1, 9)]
+        elif how == 2:
+            changed[at:at] = generator.randbytes(generator.randint(1, 9))
+        else:
+            changed[at : at + 8] = changed[(other := generator.randrange(len(changed))) : other + 8]
+    return bytes(changed) if generator.random() < 0.9 else bytes(changed[: generator.randrange(1, len(changed) + 1)])
+
+
+def rich_snapshot() -> bytes:
+    frames = [{"name": "f", "filename": "f.py", "line": 3}]
+    events = [alloc(BASE + 512 * n, 512, time_us=EPOCH_US + n, frames=frames) for n in range(4)]
+    events += [
+        alloc(BASE, 512, "free_requested", time_us=EPOCH_US + 5),
+        alloc(BASE, 512, "free_completed", time_us=EPOCH_US + 6),
+    ]
+    events += [
+        alloc(4096, 8192, "segment_map", time_us=EPOCH_US + 7),
+        alloc(8192, 4096, "segment_unmap", time_us=EPOCH_US + 8),
+    ]
+    blocks = [{"address": BASE, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": frames}]
+    ranges = [{"name": "r", "stage": stage, "device": 0, "time_us": EPOCH_US} for stage in ("START", "END")]
+    return pickle.dumps(history(events, [], segments=[segment(BASE, 8192, blocks)], external_annotations=ranges))
+
+
+def test_damaged_files_are_refused_or_right(tmp_path: Path) -> None:
+    generator = random.Random(7)
+    files = [rich_snapshot(), *(path.read_bytes() for path in CASES.glob("*e.pickle"))]
+    for _ in range(20):
+        try_to_read(mutated(generator.choice(files), generator), tmp_path / "x.pickle", tmp_path / "x.duckdb")
+
+
+@pytest.mark.soak
+def test_many_damaged_files_are_refused_or_right(tmp_path: Path) -> None:
+    files = [rich_snapshot(), *(path.read_bytes() for path in CASES.glob("*.pickle") if path.stat().st_size)]
+    for seed in range(3_000):
+        generator = random.Random(seed)
+        try_to_read(mutated(generator.choice(files), generator), tmp_path / "x.pickle", tmp_path / "x.duckdb")
+
+
+def test_random_instructions_never_break_the_reader() -> None:
+    generator = random.Random(3)
+    codes = b"().0122NRKMJ\x8a\x8bILGFXT\x8cUVCB}])dlt\x85\x86\x87aesuqrhjgp\x94\x80\x95bc\x93S" + bytes(range(8))
+    for _ in range(20_000):
+        data = bytes(generator.choices(codes, k=generator.randrange(60)))
+        with suppress(ValueError):
+            _native.read_plain_pickle(data)
+
+
+@needs_shared
+def test_a_snapshot_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    data = REAL.read_bytes()
+    for kept in (1, 2, 12, 1000, len(data) // 2, len(data) - 1):
+        path = tmp_path / "cut.pickle"
+        path.write_bytes(data[:kept])
+        with pytest.raises(InputRefused):
+            import_files([path], tmp_path / "out.duckdb")
