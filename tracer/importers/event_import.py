@@ -102,7 +102,7 @@ def clock_zero(rows: Rows) -> str:
 
 def forget(rows: Rows) -> None:
     """Removes what the import left."""
-    tables = ["mapped", "amend", "arrow_end", "place", "spot", "placed", "launch_of", "step_interval", "call_stack_id"]
+    tables = ["mapped", "amend", "arrow_end", "place", "spot", "placed", "launch_of", "step_interval", "call_stack_id", "early"]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
 
@@ -152,7 +152,7 @@ COPY_DIRECTION = """CASE
 
 def _mapped(dialect: Dialect, stacks: bool) -> str:
     """The table `mapped`: rows of `event` to be, see `landing.MAPPED`."""
-    kind = f"""CASE p.role
+    kind = f"""CASE WHEN p.plain THEN p.kind ELSE CASE p.role
         WHEN 'INSTANT' THEN CASE WHEN r.name = '[memory]' AND r.bytes IS NOT NULL AND r.device_type IS NOT NULL
                                  THEN if(r.bytes < 0, 'free', 'alloc') ELSE 'instant' END
         WHEN 'OLD_OP' THEN if(regexp_full_match(r.name, 'ProfilerStep#\\d+'), 'annotation', 'op')
@@ -161,13 +161,14 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         WHEN 'OTHER' THEN if(s.works, 'kernel', p.kind)
         WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'ait') OR contains(r.name, 'nish'))
                               AND regexp_matches(r.name, {SYNC_CALLS}) THEN 'sync_call' ELSE p.kind END
-        ELSE p.kind END"""
-    category = f"""CASE p.role
+        ELSE p.kind END END"""
+    category = f"""CASE WHEN p.plain THEN p.category WHEN r.forward_thread IS NULL AND p.role = 'OP' THEN p.category
+        ELSE CASE p.role
         WHEN 'OP' THEN if(r.forward_thread > 0, 'backward', 'forward')
         WHEN 'OLD_OP' THEN if(starts_with(r.name, 'ProfilerStep#'), NULL, 'forward')
         WHEN 'COPY' THEN {COPY_DIRECTION} WHEN 'CALL_OR_KERNEL' THEN {COPY_DIRECTION}
         WHEN 'OTHER' THEN g.cat WHEN 'INSTANT' THEN if(r.name = '[memory]', NULL, g.cat)
-        ELSE p.category END"""
+        ELSE p.category END END"""
     flags = f"""if(r.dur_ns < 0, {INVALID}, 0) | coalesce(a.flags, 0)
         | if(r.dur_ns IS NULL AND a.n IS NULL AND g.ph = 'X', {UNFINISHED}, 0)
         | if(r.forward_thread > 0 AND p.role = 'OP', {BACKWARD}, 0)"""
@@ -214,15 +215,16 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
         [(start,)] = connection.execute("SELECT min(ts_ns) FROM mapped WHERE thread IS NOT NULL").fetchall()
     if start is None:
         return
-    left = connection.execute(
-        """SELECT n, (SELECT name FROM raw_row r WHERE r.n = m.n) FROM mapped m
-           WHERE thread IS NULL AND device IS NOT NULL AND ts_ns + coalesce(dur_ns, 0) <= $1
-             AND correlation IS NOT NULL AND (process, correlation) NOT IN (
-                 SELECT (process, correlation) FROM mapped WHERE kind IN ('call', 'sync_call')
-                    AND correlation IS NOT NULL)
-           ORDER BY n""",
+    connection.execute(
+        """CREATE OR REPLACE TEMP TABLE early AS SELECT n, process, correlation FROM mapped
+           WHERE thread IS NULL AND device IS NOT NULL AND correlation IS NOT NULL
+             AND ts_ns + coalesce(dur_ns, 0) <= $1""",
         [start],
-    ).fetchall()
+    )
+    left = connection.execute("""
+        SELECT n, name FROM early JOIN raw_row r USING (n) WHERE NOT EXISTS (
+            FROM mapped m WHERE m.process = early.process AND m.correlation = early.correlation AND m.thread IS NOT NULL)
+        ORDER BY n""").fetchall() if connection.execute("FROM early LIMIT 1").fetchone() else []
     if left:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))

@@ -60,9 +60,10 @@ def _find_launches(connection: duckdb.DuckDBPyConnection) -> None:
     """Of the calls with the correlation of something on a device, the first is its launch: there is one."""
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE launch_of AS
-        SELECT process, correlation, arg_min(n, (ts_ns, n)) AS n FROM mapped
-        WHERE kind IN ('call', 'sync_call') AND correlation IS NOT NULL AND (process, correlation) IN (
-            SELECT (process, correlation) FROM mapped WHERE thread IS NULL AND kind IN ('kernel', 'transfer'))
+        SELECT process, correlation, arg_min(n, ts_ns) AS n FROM mapped c
+        WHERE kind IN ('call', 'sync_call') AND correlation IS NOT NULL AND EXISTS (
+            FROM mapped d WHERE d.process = c.process AND d.correlation = c.correlation AND d.thread IS NULL
+                 AND d.kind IN ('kernel', 'transfer'))
         GROUP BY ALL""")
 
 

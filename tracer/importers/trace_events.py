@@ -16,10 +16,16 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import CutOff, pieces
 from ral_trace.tracer.importers.rows import Rows
 
-ROWS_AT_ONCE = 100_000
+ROWS_AT_ONCE = 50_000
 BATCHES_AHEAD = 2
 INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
+
+RAW_COLUMNS = {
+    "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
+    "bp": "VARCHAR", "args": "JSON",
+}  # fmt: skip
+FIELD_TYPES = {"int": "BIGINT", "uint": "UBIGINT", "text": "VARCHAR"}
 
 Field = tuple[str, str, str]
 """A member of args with a column of its own: (key, column, 'int', 'uint' or 'text')."""
@@ -90,6 +96,9 @@ def scanned(
         fields=fields, leave_out=leave_out, skip_arrows=skip_arrows, nanoseconds_exponent=nanoseconds_exponent
     )
     connection = rows.builder.connection
+    types = {column: FIELD_TYPES[kind] for _, column, kind in fields}
+    columns = ", ".join(f"{column} {kind}" for column, kind in {**RAW_COLUMNS, **types}.items())
+    connection.execute(f"CREATE TEMP TABLE raw_row ({columns})")
     _load(path, rows, scanner)
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)
@@ -114,12 +123,10 @@ def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
     """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile."""
     reader = _Reader(path, rows, scanner)
     connection = rows.builder.connection
-    made = False
     for batch in reader.batches():
         connection.register("batch", batch)
-        connection.execute("INSERT INTO raw_row FROM batch" if made else "CREATE TEMP TABLE raw_row AS FROM batch")
+        connection.execute("INSERT INTO raw_row FROM batch")
         connection.unregister("batch")
-        made = True
 
 
 def _add_groups(rows: Rows, groups: list[Group]) -> None:

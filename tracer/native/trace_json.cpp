@@ -15,6 +15,8 @@ constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
 constexpr std::size_t kMostMetadata = 64 << 20;
 constexpr std::size_t kShownBytes = 100;
+// Metadata of a column: one pair, ARROW:extension:name and arrow.json. So the text is not parsed once more.
+constexpr char kJson[] = "\x01\0\0\0\x14\0\0\0ARROW:extension:name\x0a\0\0\0arrow.json";
 constexpr std::ptrdiff_t kLookAhead = 1024;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -565,7 +567,7 @@ std::shared_ptr<const ArrowBatch> TraceScanner::take() {
   batch->rows = rows.rows;
   batch->columns = {rows.number.as("n", "l"),    rows.group.as("grp", "l"),     rows.name.as("name"),
                     rows.ts_ns.as("ts_ns", "l"), rows.dur_ns.as("dur_ns", "l"), rows.id.as("id"),
-                    rows.binding.as("bp"),       rows.args.as("args")};
+                    rows.binding.as("bp"),       rows.args.as("args", kJson)};
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (column_types_[i] == ArgField::Type::kText) {
       batch->columns.push_back(rows.extra_texts[i].as(columns_[i]));
