@@ -15,6 +15,8 @@ from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.store import TraceBuilder
 
+MOST_MEMORY = "1GiB"
+"""Of the database while files are imported; what is more spills to a private folder."""
 DUCKDB_MAGIC = slice(8, 12)
 
 
@@ -46,6 +48,7 @@ def import_files(files: Sequence[Path], out: Path, *, advance: Callable[[int], N
     damaged as a whole, or cannot be merged with the others.
     """
     with TraceBuilder(out) as builder:
+        builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
         for path, importer in [(path, importer_of(path)) for path in files]:
             if builder.derived:
                 raise InputRefused(path, "cannot be merged with a whole trace", "import the files one by one")

@@ -102,7 +102,18 @@ def clock_zero(rows: Rows) -> str:
 
 def forget(rows: Rows) -> None:
     """Removes what the import left."""
-    tables = ["mapped", "amend", "arrow_end", "place", "spot", "placed", "launch_of", "step_interval", "call_stack_id", "early"]
+    tables = [
+        "mapped",
+        "amend",
+        "arrow_end",
+        "place",
+        "spot",
+        "placed",
+        "launch_of",
+        "step_interval",
+        "call_stack_id",
+        "early",
+    ]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
 
@@ -114,7 +125,7 @@ def _add_missing_columns(rows: Rows, dialect: Dialect) -> None:
     missing += [f"NULL::{kind} AS {column}" for column, kind in (("address", "UBIGINT"), ("call_stack", "VARCHAR"))
                 if column not in have]  # fmt: skip
     rows.builder.connection.execute(
-        f"CREATE OR REPLACE TEMP VIEW full_row AS SELECT {', '.join(['*', *missing])} FROM raw_row"
+        f"CREATE OR REPLACE TEMP VIEW full_row AS SELECT {', '.join(['*', *missing])} FROM raw_event"
     )
 
 
@@ -128,7 +139,7 @@ def _end_overruns(rows: Rows, window: Window) -> None:
         f"""
         INSERT INTO amend
         WITH call AS (SELECT n, track, ts_ns, ts_ns + dur_ns AS end_ns, python_id, python_parent
-                      FROM full_row JOIN raw_group USING (grp) JOIN place USING (grp)
+                      FROM full_row JOIN place USING (grp)
                       WHERE role = 'PYTHON' AND ph = 'X' AND dur_ns >= 0 AND ts_ns IS NOT NULL),
         last AS (SELECT max(end_ns) AS end_ns FROM call),
         stop AS (SELECT CASE WHEN $1 IS NOT NULL THEN $1
@@ -167,26 +178,27 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         WHEN 'OP' THEN if(r.forward_thread > 0, 'backward', 'forward')
         WHEN 'OLD_OP' THEN if(starts_with(r.name, 'ProfilerStep#'), NULL, 'forward')
         WHEN 'COPY' THEN {COPY_DIRECTION} WHEN 'CALL_OR_KERNEL' THEN {COPY_DIRECTION}
-        WHEN 'OTHER' THEN g.cat WHEN 'INSTANT' THEN if(r.name = '[memory]', NULL, g.cat)
+        WHEN 'OTHER' THEN r.cat WHEN 'INSTANT' THEN if(r.name = '[memory]', NULL, r.cat)
         ELSE p.category END END"""
     flags = f"""if(r.dur_ns < 0, {INVALID}, 0) | coalesce(a.flags, 0)
-        | if(r.dur_ns IS NULL AND a.n IS NULL AND g.ph = 'X', {UNFINISHED}, 0)
+        | if(r.dur_ns IS NULL AND a.n IS NULL AND r.ph = 'X', {UNFINISHED}, 0)
         | if(r.forward_thread > 0 AND p.role = 'OP', {BACKWARD}, 0)"""
     sign = "-" if dialect.inner_first else ""
     stack, join = ("c.id", "LEFT JOIN call_stack_id c ON c.text = r.call_stack") if stacks else ("NULL::INTEGER", "")
     at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
-        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.ts_ns,
+        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name, r.ts_ns,
                CASE WHEN p.role = 'INSTANT' THEN 0 WHEN a.n IS NOT NULL THEN a.dur_ns
                     WHEN r.dur_ns >= 0 THEN r.dur_ns END AS dur_ns,
-               p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread, s.device_id AS device,
-               s.stream_id AS stream, CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
-               abs(r.bytes) AS bytes, {stack} AS stack, a.args AS end_args, r.external, ({flags})::UTINYINT AS flags
-        FROM full_row r JOIN place p USING (grp) JOIN raw_group g USING (grp)
+               p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread,
+               s.device_id AS device, s.stream_id AS stream, CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
+               abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, r.external,
+               ({flags})::UTINYINT AS flags
+        FROM full_row r JOIN place p USING (grp)
         LEFT JOIN amend a ON a.n = r.n
         LEFT JOIN spot s ON s.grp = r.grp AND {at} {join}
-        WHERE r.ts_ns IS NOT NULL AND g.ph NOT IN ('E', 'e', 'F', 'C', 's', 't', 'f', 'M')
+        WHERE r.ts_ns IS NOT NULL AND r.ph NOT IN ('E', 'e', 'F', 'C', 's', 't', 'f', 'M')
           AND (p.role <> 'SPAN' OR NOT starts_with(r.name, '{RECORDER}'))"""
 
 
@@ -216,15 +228,20 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
     if start is None:
         return
     connection.execute(
-        """CREATE OR REPLACE TEMP TABLE early AS SELECT n, process, correlation FROM mapped
+        """CREATE OR REPLACE TEMP TABLE early AS SELECT n, process, correlation, name FROM mapped
            WHERE thread IS NULL AND device IS NOT NULL AND correlation IS NOT NULL
              AND ts_ns + coalesce(dur_ns, 0) <= $1""",
         [start],
     )
-    left = connection.execute("""
-        SELECT n, name FROM early JOIN raw_row r USING (n) WHERE NOT EXISTS (
-            FROM mapped m WHERE m.process = early.process AND m.correlation = early.correlation AND m.thread IS NOT NULL)
-        ORDER BY n""").fetchall() if connection.execute("FROM early LIMIT 1").fetchone() else []
+    left = (
+        connection.execute("""
+        SELECT n, name FROM early WHERE NOT EXISTS (
+            FROM mapped m WHERE m.process = early.process AND m.correlation = early.correlation
+                 AND m.thread IS NOT NULL)
+        ORDER BY n""").fetchall()
+        if connection.execute("FROM early LIMIT 1").fetchone()
+        else []
+    )
     if left:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))

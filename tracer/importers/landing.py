@@ -15,11 +15,11 @@ UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
 COLUMNS = (
     """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
 )
-"""Of `event`: those of `mapped`, and name and args of `raw_row`.
+"""Of `event`, as `mapped` has them.
 
-`mapped` numbers its rows as `raw_row` (n). `nest_order` says which of rows that begin and end together encloses the
+`mapped` numbers its rows too (n). `nest_order` says which of rows that begin and end together encloses the
 others: the least. A host call that may have launched something has the kind 'call' or 'sync_call', and becomes launch,
-sync or runtime. `end_args` are what the event that ended the row said.
+sync or runtime.
 """
 SYNC_CALLS = """
 '^(cuda|hip|musa|maca)(Device|Stream|Event|Ctx|Context)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^cudaThreadSynchronize'
@@ -74,8 +74,8 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
     """
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE named_annotation AS
-        SELECT m.process, r.name, m.ts_ns, m.dur_ns FROM mapped m JOIN raw_row r USING (n)
-        WHERE m.kind = 'annotation' AND m.thread IS NOT NULL AND m.dur_ns IS NOT NULL""")
+        SELECT process, name, ts_ns, dur_ns FROM mapped
+        WHERE kind = 'annotation' AND thread IS NOT NULL AND dur_ns IS NOT NULL""")
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE step_interval AS
         SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, ts_ns + dur_ns AS end_ns FROM named_annotation
@@ -132,7 +132,6 @@ def _steps(connection: duckdb.DuckDBPyConnection, process: np.ndarray, ts_ns: np
 def _final(first: int, steps: bool) -> str:
     kind = """CASE m.kind WHEN 'call' THEN if(l.n IS NOT NULL, 'launch', 'runtime')
         WHEN 'sync_call' THEN if(l.n IS NOT NULL, 'launch', 'sync') ELSE m.kind END"""
-    values = {"kind": kind, "name": "r.name", "args": "coalesce(r.args, m.end_args)"}
     # A row on a device belongs to the step in which it was launched.
     step = "CASE WHEN m.thread IS NULL THEN s.step ELSE p.step END" if steps else "NULL::BIGINT"
     join = (
@@ -142,8 +141,7 @@ def _final(first: int, steps: bool) -> str:
         if steps
         else ""
     )
-    columns = ", ".join(values.get(column, f"m.{column}") for column in COLUMNS.split(", "))
+    columns = ", ".join(kind if column == "kind" else f"m.{column}" for column in COLUMNS.split(", "))
     return f"""
-        SELECT {first} + r.n, {columns}, {first} + p.parent, {step}
-        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n
-        LEFT JOIN launch_of l ON l.n = r.n {join}"""
+        SELECT {first} + m.n, {columns}, {first} + p.parent, {step}
+        FROM mapped m LEFT JOIN placed p ON p.n = m.n LEFT JOIN launch_of l ON l.n = m.n {join}"""

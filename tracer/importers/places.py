@@ -170,7 +170,7 @@ def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]
             [process for *_, process, _ in placed],
             [thread for *_, thread in placed],
         ]
-        types = "BIGINT VARCHAR VARCHAR VARCHAR BIGINT BOOLEAN BOOLEAN INTEGER INTEGER".split()
+        types = ["BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "BOOLEAN", "INTEGER", "INTEGER"]
         connection.execute("INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
 

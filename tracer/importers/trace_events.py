@@ -21,6 +21,7 @@ BATCHES_AHEAD = 2
 INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
 
+LATEST_NS = 2**61
 RAW_COLUMNS = {
     "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
     "bp": "VARCHAR", "args": "JSON",
@@ -141,7 +142,16 @@ def _add_groups(rows: Rows, groups: list[Group]) -> None:
                unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::VARCHAR[])""",
             [len(groups), *columns.values()],
         )
-    connection.execute("CREATE TEMP VIEW raw_event AS FROM raw_row JOIN raw_group USING (grp)")
+    count_from(rows, 0)
+
+
+def count_from(rows: Rows, zero_ns: int) -> None:
+    """Adds the base of a file's times to all of them, in `raw_event`. Times that would not fit are none."""
+    moved = f"CASE WHEN abs(ts_ns) <= {LATEST_NS} THEN ts_ns + {zero_ns} END" if zero_ns else "ts_ns"
+    rows.builder.connection.execute(
+        f"CREATE OR REPLACE TEMP VIEW raw_event AS "
+        f"SELECT * REPLACE ({moved} AS ts_ns) FROM raw_row JOIN raw_group USING (grp)"
+    )
 
 
 class _Reader:

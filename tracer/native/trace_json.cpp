@@ -10,6 +10,9 @@ namespace ral::trace {
 
 namespace {
 
+// Times beyond are none: so an end, and a sum with the base of a file's times, fit 64 bits.
+constexpr std::int64_t kLatest = std::int64_t{1} << 62;   // ns: 146 years
+constexpr std::int64_t kLongest = std::int64_t{1} << 61;  // ns
 constexpr std::size_t kLongestEvent = 64 << 20;
 constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
@@ -529,16 +532,19 @@ void TraceScanner::add_event() {
     return;
   }
   TraceRows& rows = *rows_;
-  const auto nanoseconds = [&](const Text& text) {
+  const auto nanoseconds = [&](const Text& text, std::int64_t most) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
+    if (value && (*value > most || *value < -most)) {
+      value.reset();
+    }
     whole_microseconds_ = whole_microseconds_ && value.value_or(0) % 1000 == 0;
     return value;
   };
   rows.number.add(number_++);
   rows.name.add(event.name.given, event.name.view);
   rows.group.add(group);
-  rows.ts_ns.add(nanoseconds(event.time));
-  rows.dur_ns.add(nanoseconds(event.duration));
+  rows.ts_ns.add(nanoseconds(event.time, kLatest));
+  rows.dur_ns.add(nanoseconds(event.duration, kLongest));
   Text& id = event.id2.given ? event.id2 : event.id;
   if (id.given && (event.scope.given || (event.id2.given && event.local_id))) {
     std::string whole(id.view);
