@@ -15,7 +15,7 @@ from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.store import TraceBuilder
 
-MOST_MEMORY = "1GiB"
+MOST_MEMORY = "640MiB"
 """Of the database while files are imported; what is more spills to a private folder."""
 DUCKDB_MAGIC = slice(8, 12)
 
@@ -53,8 +53,9 @@ def import_files(files: Sequence[Path], out: Path, *, advance: Callable[[int], N
             if builder.derived:
                 raise InputRefused(path, "cannot be merged with a whole trace", "import the files one by one")
             rows = Rows(builder, path, importer.FORMAT, advance=advance)
-            importer.read(path, rows)
-            rows.finish()
+            with builder.saying_where():
+                importer.read(path, rows)
+                rows.finish()
         return builder.finish()
 
 

@@ -12,7 +12,7 @@ from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
 from ral_trace.tracer.importers.places import NONE, Places, Role, add_places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
-from ral_trace.tracer.importers.trace_events import Field, Group, Scan
+from ral_trace.tracer.importers.trace_events import Field, Group, Scan, outside_transaction
 from ral_trace.tracer.schema import FLAGS
 
 INVALID, UNFINISHED, BACKWARD = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["BACKWARD"]
@@ -79,7 +79,9 @@ def import_events(
         phases.pair_async(rows)
     if places.has(Role.PYTHON):
         _end_overruns(rows, window)
-    connection.execute(_mapped(dialect, add_call_stacks(rows)))
+    mapped = _mapped(dialect, add_call_stacks(rows))
+    with outside_transaction(connection):
+        connection.execute(mapped)
     _count_odd(rows)
     _flag_leftovers(rows, window)
     if has & set("stf"):
@@ -188,11 +190,13 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
     at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
-        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name, r.ts_ns,
+        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name,
+               r.ts_ns,
                CASE WHEN p.role = 'INSTANT' THEN 0 WHEN a.n IS NOT NULL THEN a.dur_ns
                     WHEN r.dur_ns >= 0 THEN r.dur_ns END AS dur_ns,
                p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread,
-               s.device_id AS device, s.stream_id AS stream, CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
+               s.device_id AS device, s.stream_id AS stream,
+               CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
                abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, r.external,
                ({flags})::UTINYINT AS flags
         FROM full_row r JOIN place p USING (grp)

@@ -11,6 +11,8 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
+NESTED = ("thread", "ts_ns", "end_ns", "n")
+ROWS_AT_ONCE = 1_000_000
 UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
 COLUMNS = (
     """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
@@ -102,10 +104,11 @@ def _place(connection: duckdb.DuckDBPyConnection, steps: int, tolerance_ns: int)
             WHERE thread IS NOT NULL AND (flags & {UNNESTED}) = 0
             UNION ALL SELECT n, n, process, thread, ts_ns, 0 FROM arrow_end WHERE thread IS NOT NULL)
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, nest_order""").fetchnumpy()
-    parent = _native.nest(host["thread"], host["ts_ns"], host["end_ns"], host["n"], tolerance_ns)
-    columns = {"n": host["n"], "parent": parent}
+    columns = {"n": host["n"], "parent": _native.nest(*(host[name] for name in NESTED), tolerance_ns)}
     if steps:
+        del host["end_ns"], host["thread"]
         columns["step"] = _steps(connection, host["process"], host["ts_ns"])
+    del host
     connection.register("placed_columns", columns)
     step = "nullif(step, -1)" if steps else "NULL::BIGINT"
     connection.execute(
@@ -122,10 +125,11 @@ def _steps(connection: duckdb.DuckDBPyConnection, process: np.ndarray, ts_ns: np
     for one in np.unique(intervals["process"]):
         here = intervals["process"] == one
         starts, ends, numbers = (np.asarray(intervals[name][here]) for name in ("ts_ns", "end_ns", "step"))
-        rows = np.flatnonzero(process == one)
-        at = np.searchsorted(starts, ts_ns[rows], side="right") - 1
-        inside = (at >= 0) & (ts_ns[rows] < ends[at])
-        found[rows[inside]] = numbers[at[inside]]
+        for first in range(0, len(ts_ns), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
+            at = np.searchsorted(starts, ts_ns[some], side="right") - 1
+            inside = (at >= 0) & (ts_ns[some] < ends[at]) & (process[some] == one)
+            found[some][inside] = numbers[at[inside]]
     return found
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import CutOff, pieces
@@ -99,8 +101,9 @@ def scanned(
     connection = rows.builder.connection
     types = {column: FIELD_TYPES[kind] for _, column, kind in fields}
     columns = ", ".join(f"{column} {kind}" for column, kind in {**RAW_COLUMNS, **types}.items())
-    connection.execute(f"CREATE TEMP TABLE raw_row ({columns})")
-    _load(path, rows, scanner)
+    with outside_transaction(connection):
+        connection.execute(f"CREATE TEMP TABLE raw_row ({columns})")
+        _load(path, rows, scanner)
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)
     if scanner.first_row > 0:
@@ -118,6 +121,17 @@ def scanned(
         rows.bad("the file is cut off: what follows is missing", f"after event {last}")
     yield scan
     connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW raw_event; DROP TABLE raw_row; DROP TABLE raw_group")
+
+
+@contextmanager
+def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """What it adds to temporary tables can be spilled: rows that an open transaction adds stay in memory.
+
+    The trace grows under another name until it is whole, so that nobody sees what is committed in between.
+    """
+    connection.execute("COMMIT")
+    yield
+    connection.execute("BEGIN")
 
 
 def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
