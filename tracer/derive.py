@@ -67,10 +67,11 @@ def derive(connection: duckdb.DuckDBPyConnection, placed: Collection[int] = ()) 
     mark_data_waits(connection)
     mark_steps(connection, spread=unplaced > 0)
     link_launches(connection)
-    pair_regions(connection)
-    pair_allocations(connection)
-    find_pieces(connection)
-    find_accesses(connection)
+    if connection.execute("FROM memory_change LIMIT 1").fetchone():
+        pair_regions(connection)
+        pair_allocations(connection)
+        find_pieces(connection)
+        find_accesses(connection)
     warn_of_odd_rows(connection)
 
 
@@ -172,6 +173,8 @@ def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
         INSERT INTO flow
         SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
         WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback')""")
+    if not connection.execute("FROM event WHERE kind = 'fallback' LIMIT 1").fetchone():
+        return
     connection.execute("""
         CREATE TEMP TABLE beneath AS
         WITH RECURSIVE inside AS (

@@ -29,6 +29,10 @@ std::string seen(const ArrowBatch& batch) {
   std::string text;
   for (const ArrowColumn& column : batch.columns) {
     text += column.name + ":";
+    if (column.format[0] == 'n') {
+      CHECK(column.nulls == batch.rows && column.buffers.empty());
+      continue;
+    }
     const auto* valid = static_cast<const std::uint8_t*>(column.buffers[0]);
     for (std::int64_t row = 0; row < batch.rows; ++row) {
       if (valid != nullptr && ((valid[row / 8] >> (row % 8)) & 1) == 0) {

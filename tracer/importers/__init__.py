@@ -32,6 +32,8 @@ from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
+MOST_MEMORY = "640MiB"
+"""Of the database while files are imported; what is more spills to a private folder."""
 DUCKDB_MAGIC = slice(8, 12)
 
 
@@ -72,6 +74,7 @@ def import_files(
     others nothing: `refused` is called with why, which `quality` says too. Raises InputRefused where none can be read.
     """
     with TraceBuilder(out) as builder:
+        builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
         inputs = _Inputs(files)
         read = list(_read_all(builder, inputs, advance))
         if not read:
@@ -127,8 +130,9 @@ def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], N
     for path, importer in inputs.found:
         rows = Rows(builder, path, importer.FORMAT, advance=advance)
         try:
-            importer.read(path, rows)
-            rows.flush()
+            with builder.saying_where():
+                importer.read(path, rows)
+                rows.flush()
         except InputRefused as error:
             if len(inputs.found) == 1 or not rows.discard():
                 raise

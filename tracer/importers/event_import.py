@@ -12,7 +12,7 @@ from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
 from ral_trace.tracer.importers.places import NONE, Places, Role, add_places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
-from ral_trace.tracer.importers.trace_events import Field, Group, Scan
+from ral_trace.tracer.importers.trace_events import Field, Group, Scan, outside_transaction
 from ral_trace.tracer.schema import FLAGS
 
 INVALID, UNFINISHED, BACKWARD = FLAGS["INVALID"], FLAGS["UNFINISHED"], FLAGS["BACKWARD"]
@@ -79,7 +79,9 @@ def import_events(
         phases.pair_async(rows)
     if places.has(Role.PYTHON):
         _end_overruns(rows, window)
-    connection.execute(_mapped(dialect, add_call_stacks(rows)))
+    mapped = _mapped(dialect, add_call_stacks(rows))
+    with outside_transaction(connection):
+        connection.execute(mapped)
     _count_odd(rows)
     _flag_leftovers(rows, window)
     if has & set("stf"):
@@ -102,7 +104,18 @@ def clock_zero(rows: Rows) -> str:
 
 def forget(rows: Rows) -> None:
     """Removes what the import left."""
-    tables = ["mapped", "amend", "arrow_end", "place", "spot", "placed", "launch_of", "step_interval", "call_stack_id"]
+    tables = [
+        "mapped",
+        "amend",
+        "arrow_end",
+        "place",
+        "spot",
+        "placed",
+        "launch_of",
+        "step_interval",
+        "call_stack_id",
+        "early",
+    ]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
 
@@ -114,7 +127,7 @@ def _add_missing_columns(rows: Rows, dialect: Dialect) -> None:
     missing += [f"NULL::{kind} AS {column}" for column, kind in (("address", "UBIGINT"), ("call_stack", "VARCHAR"))
                 if column not in have]  # fmt: skip
     rows.builder.connection.execute(
-        f"CREATE OR REPLACE TEMP VIEW full_row AS SELECT {', '.join(['*', *missing])} FROM raw_row"
+        f"CREATE OR REPLACE TEMP VIEW full_row AS SELECT {', '.join(['*', *missing])} FROM raw_event"
     )
 
 
@@ -128,7 +141,7 @@ def _end_overruns(rows: Rows, window: Window) -> None:
         f"""
         INSERT INTO amend
         WITH call AS (SELECT n, track, ts_ns, ts_ns + dur_ns AS end_ns, python_id, python_parent
-                      FROM full_row JOIN raw_group USING (grp) JOIN place USING (grp)
+                      FROM full_row JOIN place USING (grp)
                       WHERE role = 'PYTHON' AND ph = 'X' AND dur_ns >= 0 AND ts_ns IS NOT NULL),
         last AS (SELECT max(end_ns) AS end_ns FROM call),
         stop AS (SELECT CASE WHEN $1 IS NOT NULL THEN $1
@@ -152,7 +165,7 @@ COPY_DIRECTION = """CASE
 
 def _mapped(dialect: Dialect, stacks: bool) -> str:
     """The table `mapped`: rows of `event` to be, see `landing.MAPPED`."""
-    kind = f"""CASE p.role
+    kind = f"""CASE WHEN p.plain THEN p.kind ELSE CASE p.role
         WHEN 'INSTANT' THEN CASE WHEN r.name = '[memory]' AND r.bytes IS NOT NULL AND r.device_type IS NOT NULL
                                  THEN if(r.bytes < 0, 'free', 'alloc') ELSE 'instant' END
         WHEN 'OLD_OP' THEN if(regexp_full_match(r.name, 'ProfilerStep#\\d+'), 'annotation', 'op')
@@ -161,31 +174,35 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         WHEN 'OTHER' THEN if(s.works, 'kernel', p.kind)
         WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'ait') OR contains(r.name, 'nish'))
                               AND regexp_matches(r.name, {SYNC_CALLS}) THEN 'sync_call' ELSE p.kind END
-        ELSE p.kind END"""
-    category = f"""CASE p.role
+        ELSE p.kind END END"""
+    category = f"""CASE WHEN p.plain THEN p.category WHEN r.forward_thread IS NULL AND p.role = 'OP' THEN p.category
+        ELSE CASE p.role
         WHEN 'OP' THEN if(r.forward_thread > 0, 'backward', 'forward')
         WHEN 'OLD_OP' THEN if(starts_with(r.name, 'ProfilerStep#'), NULL, 'forward')
         WHEN 'COPY' THEN {COPY_DIRECTION} WHEN 'CALL_OR_KERNEL' THEN {COPY_DIRECTION}
-        WHEN 'OTHER' THEN g.cat WHEN 'INSTANT' THEN if(r.name = '[memory]', NULL, g.cat)
-        ELSE p.category END"""
+        WHEN 'OTHER' THEN r.cat WHEN 'INSTANT' THEN if(r.name = '[memory]', NULL, r.cat)
+        ELSE p.category END END"""
     flags = f"""if(r.dur_ns < 0, {INVALID}, 0) | coalesce(a.flags, 0)
-        | if(r.dur_ns IS NULL AND a.n IS NULL AND g.ph = 'X', {UNFINISHED}, 0)
+        | if(r.dur_ns IS NULL AND a.n IS NULL AND r.ph = 'X', {UNFINISHED}, 0)
         | if(r.forward_thread > 0 AND p.role = 'OP', {BACKWARD}, 0)"""
     sign = "-" if dialect.inner_first else ""
     stack, join = ("c.id", "LEFT JOIN call_stack_id c ON c.text = r.call_stack") if stacks else ("NULL::INTEGER", "")
     at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
-        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.ts_ns,
+        SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name,
+               r.ts_ns,
                CASE WHEN p.role = 'INSTANT' THEN 0 WHEN a.n IS NOT NULL THEN a.dur_ns
                     WHEN r.dur_ns >= 0 THEN r.dur_ns END AS dur_ns,
-               p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread, s.device_id AS device,
-               s.stream_id AS stream, CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
-               abs(r.bytes) AS bytes, {stack} AS stack, a.args AS end_args, r.external, ({flags})::UTINYINT AS flags
-        FROM full_row r JOIN place p USING (grp) JOIN raw_group g USING (grp)
+               p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread,
+               s.device_id AS device, s.stream_id AS stream,
+               CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
+               abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, r.external,
+               ({flags})::UTINYINT AS flags
+        FROM full_row r JOIN place p USING (grp)
         LEFT JOIN amend a ON a.n = r.n
         LEFT JOIN spot s ON s.grp = r.grp AND {at} {join}
-        WHERE r.ts_ns IS NOT NULL AND g.ph NOT IN ('E', 'e', 'F', 'C', 's', 't', 'f', 'M')
+        WHERE r.ts_ns IS NOT NULL AND r.ph NOT IN ('E', 'e', 'F', 'C', 's', 't', 'f', 'M')
           AND (p.role <> 'SPAN' OR NOT starts_with(r.name, '{RECORDER}'))"""
 
 
@@ -214,15 +231,21 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
         [(start,)] = connection.execute("SELECT min(ts_ns) FROM mapped WHERE thread IS NOT NULL").fetchall()
     if start is None:
         return
-    left = connection.execute(
-        """SELECT n, (SELECT name FROM raw_row r WHERE r.n = m.n) FROM mapped m
-           WHERE thread IS NULL AND device IS NOT NULL AND ts_ns + coalesce(dur_ns, 0) <= $1
-             AND correlation IS NOT NULL AND (process, correlation) NOT IN (
-                 SELECT (process, correlation) FROM mapped WHERE kind IN ('call', 'sync_call')
-                    AND correlation IS NOT NULL)
-           ORDER BY n""",
+    connection.execute(
+        """CREATE OR REPLACE TEMP TABLE early AS SELECT n, process, correlation, name FROM mapped
+           WHERE thread IS NULL AND device IS NOT NULL AND correlation IS NOT NULL
+             AND ts_ns + coalesce(dur_ns, 0) <= $1""",
         [start],
-    ).fetchall()
+    )
+    left = (
+        connection.execute("""
+        SELECT n, name FROM early WHERE NOT EXISTS (
+            FROM mapped m WHERE m.process = early.process AND m.correlation = early.correlation
+                 AND m.thread IS NOT NULL)
+        ORDER BY n""").fetchall()
+        if connection.execute("FROM early LIMIT 1").fetchone()
+        else []
+    )
     if left:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))

@@ -21,7 +21,7 @@ from ral_trace.tracer.importers.event_import import (
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.places import Role
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Field, Group, Scan, integer, scanned
+from ral_trace.tracer.importers.trace_events import LATEST_NS, Field, Group, Scan, count_from, integer, scanned
 
 FORMAT = "Kineto JSON"
 
@@ -74,8 +74,10 @@ def read(path: Path, rows: Rows) -> None:
     """Adds the file's rows. Raises InputRefused."""
     with scanned(path, rows, fields=FIELDS, leave_out=LEFT_OUT, skip_arrows=DEVICE_ARROWS) as scan:
         base_ns = _number(scan.metadata.get("baseTimeNanoseconds")) or 0
-        if base_ns:
-            rows.builder.connection.execute("UPDATE raw_row SET ts_ns = ts_ns + ?", [base_ns])
+        if abs(base_ns) > LATEST_NS:
+            rows.bad("a base of times that cannot be: left out", base_ns)
+            base_ns = 0
+        count_from(rows, base_ns)
         window = _window(rows, scan)
         facts = {**_distributed(rows, scan), "started_ns": window.start_ns, "ended_ns": window.end_ns}
         imported = import_events(rows, scan, DIALECT, window=window, facts=facts)

@@ -11,15 +11,17 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
+NESTED = ("thread", "ts_ns", "end_ns", "n")
+ROWS_AT_ONCE = 1_000_000
 UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
 COLUMNS = (
     """kind, category, name, ts_ns, dur_ns, process, thread, device, stream, correlation, bytes, stack, args, flags"""
 )
-"""Of `event`: those of `mapped`, and name and args of `raw_row`.
+"""Of `event`, as `mapped` has them.
 
-`mapped` numbers its rows as `raw_row` (n). `nest_order` says which of rows that begin and end together encloses the
+`mapped` numbers its rows too (n). `nest_order` says which of rows that begin and end together encloses the
 others: the least. A host call that may have launched something has the kind 'call' or 'sync_call', and becomes launch,
-sync or runtime. `end_args` are what the event that ended the row said.
+sync or runtime.
 """
 SYNC_CALLS = """
 '^(cuda|hip|musa|maca)(Device|Stream|Event|Ctx|Context)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^cudaThreadSynchronize'
@@ -60,9 +62,10 @@ def _find_launches(connection: duckdb.DuckDBPyConnection) -> None:
     """Of the calls with the correlation of something on a device, the first is its launch: there is one."""
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE launch_of AS
-        SELECT process, correlation, arg_min(n, (ts_ns, n)) AS n FROM mapped
-        WHERE kind IN ('call', 'sync_call') AND correlation IS NOT NULL AND (process, correlation) IN (
-            SELECT (process, correlation) FROM mapped WHERE thread IS NULL AND kind IN ('kernel', 'transfer'))
+        SELECT process, correlation, arg_min(n, ts_ns) AS n FROM mapped c
+        WHERE kind IN ('call', 'sync_call') AND correlation IS NOT NULL AND EXISTS (
+            FROM mapped d WHERE d.process = c.process AND d.correlation = c.correlation AND d.thread IS NULL
+                 AND d.kind IN ('kernel', 'transfer'))
         GROUP BY ALL""")
 
 
@@ -73,8 +76,8 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
     """
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE named_annotation AS
-        SELECT m.process, r.name, m.ts_ns, m.dur_ns FROM mapped m JOIN raw_row r USING (n)
-        WHERE m.kind = 'annotation' AND m.thread IS NOT NULL AND m.dur_ns IS NOT NULL""")
+        SELECT process, name, ts_ns, dur_ns FROM mapped
+        WHERE kind = 'annotation' AND thread IS NOT NULL AND dur_ns IS NOT NULL""")
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE step_interval AS
         SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, ts_ns + dur_ns AS end_ns FROM named_annotation
@@ -101,10 +104,11 @@ def _place(connection: duckdb.DuckDBPyConnection, steps: int, tolerance_ns: int)
             WHERE thread IS NOT NULL AND (flags & {UNNESTED}) = 0
             UNION ALL SELECT n, n, process, thread, ts_ns, 0 FROM arrow_end WHERE thread IS NOT NULL)
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, nest_order""").fetchnumpy()
-    parent = _native.nest(host["thread"], host["ts_ns"], host["end_ns"], host["n"], tolerance_ns)
-    columns = {"n": host["n"], "parent": parent}
+    columns = {"n": host["n"], "parent": _native.nest(*(host[name] for name in NESTED), tolerance_ns)}
     if steps:
+        del host["end_ns"], host["thread"]
         columns["step"] = _steps(connection, host["process"], host["ts_ns"])
+    del host
     connection.register("placed_columns", columns)
     step = "nullif(step, -1)" if steps else "NULL::BIGINT"
     connection.execute(
@@ -121,17 +125,17 @@ def _steps(connection: duckdb.DuckDBPyConnection, process: np.ndarray, ts_ns: np
     for one in np.unique(intervals["process"]):
         here = intervals["process"] == one
         starts, ends, numbers = (np.asarray(intervals[name][here]) for name in ("ts_ns", "end_ns", "step"))
-        rows = np.flatnonzero(process == one)
-        at = np.searchsorted(starts, ts_ns[rows], side="right") - 1
-        inside = (at >= 0) & (ts_ns[rows] < ends[at])
-        found[rows[inside]] = numbers[at[inside]]
+        for first in range(0, len(ts_ns), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
+            at = np.searchsorted(starts, ts_ns[some], side="right") - 1
+            inside = (at >= 0) & (ts_ns[some] < ends[at]) & (process[some] == one)
+            found[some][inside] = numbers[at[inside]]
     return found
 
 
 def _final(first: int, steps: bool) -> str:
     kind = """CASE m.kind WHEN 'call' THEN if(l.n IS NOT NULL, 'launch', 'runtime')
         WHEN 'sync_call' THEN if(l.n IS NOT NULL, 'launch', 'sync') ELSE m.kind END"""
-    values = {"kind": kind, "name": "r.name", "args": "coalesce(r.args, m.end_args)"}
     # A row on a device belongs to the step in which it was launched.
     step = "CASE WHEN m.thread IS NULL THEN s.step ELSE p.step END" if steps else "NULL::BIGINT"
     join = (
@@ -141,8 +145,7 @@ def _final(first: int, steps: bool) -> str:
         if steps
         else ""
     )
-    columns = ", ".join(values.get(column, f"m.{column}") for column in COLUMNS.split(", "))
+    columns = ", ".join(kind if column == "kind" else f"m.{column}" for column in COLUMNS.split(", "))
     return f"""
-        SELECT {first} + r.n, {columns}, {first} + p.parent, {step}
-        FROM raw_row r JOIN mapped m ON m.n = r.n LEFT JOIN placed p ON p.n = r.n
-        LEFT JOIN launch_of l ON l.n = r.n {join}"""
+        SELECT {first} + m.n, {columns}, {first} + p.parent, {step}
+        FROM mapped m LEFT JOIN placed p ON p.n = m.n LEFT JOIN launch_of l ON l.n = m.n {join}"""

@@ -12,7 +12,7 @@ import duckdb
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
-AMEND = "CREATE OR REPLACE TEMP TABLE amend (n BIGINT, dur_ns BIGINT, flags UTINYINT, args VARCHAR)"
+AMEND = "CREATE OR REPLACE TEMP TABLE amend (n BIGINT, dur_ns BIGINT, flags UTINYINT, args JSON)"
 """What a row gets besides what its own event says."""
 ARROW_END = """CREATE OR REPLACE TEMP TABLE arrow_end
     (n BIGINT, process INTEGER, thread INTEGER, ts_ns BIGINT, to_next BOOLEAN, begins BIGINT)"""
@@ -84,7 +84,7 @@ def add_amended(
         numbers, durations, flags, args = (list(column) for column in zip(*amended, strict=True))
         connection.execute(
             "INSERT INTO amend SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]), unnest(?::UTINYINT[]), "
-            "unnest(?::VARCHAR[])",
+            "unnest(?::VARCHAR[])::JSON",
             [numbers, durations, flags, args],
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Group, Scan, integer
 
-MEANING = ("kind", "category", "depth", "on_device")
+MEANING = ("kind", "category", "depth", "on_device", "plain")
 NONE = -9
 """Stands for no device, stream or type in joins."""
 
@@ -29,25 +29,27 @@ class Meaning:
     """Of rows with the same times, the one with the least depth encloses the others."""
     category: str | None = None
     on_device: bool = False
+    plain: bool = False
+    """All its rows have this kind and category."""
 
 
 class Role(enum.Enum):
     """What the events of a group are."""
 
     SPAN = Meaning("the recorder's own, left out where it is the recording itself", "annotation", 0)
-    PYTHON = Meaning("calls of Python functions", "python", 1)
-    ANNOTATION = Meaning("what the program annotated", "annotation", 2)
-    DEVICE_ANNOTATION = Meaning("the same as seen by a device", "annotation", 2, on_device=True)
+    PYTHON = Meaning("calls of Python functions", "python", 1, plain=True)
+    ANNOTATION = Meaning("what the program annotated", "annotation", 2, plain=True)
+    DEVICE_ANNOTATION = Meaning("the same as seen by a device", "annotation", 2, on_device=True, plain=True)
     OTHER = Meaning("of an unknown category: kernels where they say their stream", "annotation", 2)
     OP = Meaning("operators", "op", 3, "forward")
     OLD_OP = Meaning("operators of the first era, which wrote its steps as such", "op", 3, "forward")
     CALL = Meaning("calls of a runtime or driver", "call", 4)
     CALL_OR_KERNEL = Meaning("the same, but kernels where they say their stream", "call", 4)
     OVERHEAD = Meaning("what the profiler itself took", "annotation", 5, "overhead")
-    KERNEL = Meaning("work of a device", "kernel", 6, on_device=True)
+    KERNEL = Meaning("work of a device", "kernel", 6, on_device=True, plain=True)
     COPY = Meaning("copies", "transfer", 6, on_device=True)
-    SET = Meaning("memory set", "transfer", 6, "memset", on_device=True)
-    WAIT = Meaning("waits of a stream", "wait", 6, on_device=True)
+    SET = Meaning("memory set", "transfer", 6, "memset", on_device=True, plain=True)
+    WAIT = Meaning("waits of a stream", "wait", 6, on_device=True, plain=True)
     INSTANT = Meaning("points", "instant", 7)
 
 
@@ -159,7 +161,7 @@ def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]
     connection = rows.builder.connection
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE place (grp BIGINT, role VARCHAR, kind VARCHAR, category VARCHAR, depth BIGINT,
-                                            on_device BOOLEAN, process INTEGER, thread INTEGER)""")
+                                            on_device BOOLEAN, plain BOOLEAN, process INTEGER, thread INTEGER)""")
     if placed:
         columns: list[list[Any]] = [
             [number for number, *_ in placed],
@@ -168,7 +170,7 @@ def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]
             [process for *_, process, _ in placed],
             [thread for *_, thread in placed],
         ]
-        types = ("BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
+        types = ["BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "BOOLEAN", "INTEGER", "INTEGER"]
         connection.execute("INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
 

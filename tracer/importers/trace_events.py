@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import CutOff, pieces
 from ral_trace.tracer.importers.rows import Rows
 
-ROWS_AT_ONCE = 100_000
+ROWS_AT_ONCE = 50_000
 BATCHES_AHEAD = 2
 INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
+
+LATEST_NS = 2**61
+RAW_COLUMNS = {
+    "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
+    "bp": "VARCHAR", "args": "JSON",
+}  # fmt: skip
+FIELD_TYPES = {"int": "BIGINT", "uint": "UBIGINT", "text": "VARCHAR"}
 
 Field = tuple[str, str, str]
 """A member of args with a column of its own: (key, column, 'int', 'uint' or 'text')."""
@@ -93,7 +102,11 @@ def scanned(
     # A file before this one that was refused may have left its own.
     connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW IF EXISTS raw_event")
     connection.execute("DROP TABLE IF EXISTS raw_row; DROP TABLE IF EXISTS raw_group")
-    _load(path, rows, scanner)
+    types = {column: FIELD_TYPES[kind] for _, column, kind in fields}
+    columns = ", ".join(f"{column} {kind}" for column, kind in {**RAW_COLUMNS, **types}.items())
+    with outside_transaction(connection):
+        connection.execute(f"CREATE TEMP TABLE raw_row ({columns})")
+        _load(path, rows, scanner)
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)
     if scanner.first_row > 0:
@@ -113,16 +126,27 @@ def scanned(
     connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW raw_event; DROP TABLE raw_row; DROP TABLE raw_group")
 
 
+@contextmanager
+def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """What it adds to temporary tables can be spilled: rows that an open transaction adds stay in memory.
+
+    The trace grows under another name until it is whole, so that nobody sees what is committed in between.
+    """
+    connection.execute("COMMIT")
+    try:
+        yield
+    finally:
+        connection.execute("BEGIN")
+
+
 def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
     """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile."""
     reader = _Reader(path, rows, scanner)
     connection = rows.builder.connection
-    made = False
     for batch in reader.batches():
         connection.register("batch", batch)
-        connection.execute("INSERT INTO raw_row FROM batch" if made else "CREATE TEMP TABLE raw_row AS FROM batch")
+        connection.execute("INSERT INTO raw_row FROM batch")
         connection.unregister("batch")
-        made = True
 
 
 def _add_groups(rows: Rows, groups: list[Group]) -> None:
@@ -137,7 +161,16 @@ def _add_groups(rows: Rows, groups: list[Group]) -> None:
                unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::VARCHAR[])""",
             [len(groups), *columns.values()],
         )
-    connection.execute("CREATE TEMP VIEW raw_event AS FROM raw_row JOIN raw_group USING (grp)")
+    count_from(rows, 0)
+
+
+def count_from(rows: Rows, zero_ns: int) -> None:
+    """Adds the base of a file's times to all of them, in `raw_event`. Times that would not fit are none."""
+    moved = f"CASE WHEN abs(ts_ns) <= {LATEST_NS} THEN ts_ns + {zero_ns} END" if zero_ns else "ts_ns"
+    rows.builder.connection.execute(
+        f"CREATE OR REPLACE TEMP VIEW raw_event AS "
+        f"SELECT * REPLACE ({moved} AS ts_ns) FROM raw_row JOIN raw_group USING (grp)"
+    )
 
 
 class _Reader:

@@ -53,7 +53,7 @@ int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
   auto owner = std::make_unique<SchemaOwner>();
   owner->batch = batch;
   for (const ArrowColumn& column : batch->columns) {
-    ArrowSchema child{column.format, column.name.c_str(), nullptr, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    ArrowSchema child{column.format, column.name.c_str(), column.metadata, 0, 0, nullptr, nullptr, nullptr, nullptr};
     child.flags = 2;  // ARROW_FLAG_NULLABLE
     child.private_data = new Batch(batch);
     child.release = &release<ArrowSchema, Batch>;
@@ -107,7 +107,7 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
 
 template <typename T>
 ArrowColumn plain(const char* name, const char* format, const std::vector<T>& values) {
-  return {name, format, {nullptr, values.data()}, 0};
+  return {name, format, {nullptr, values.data()}, 0, nullptr};
 }
 
 }  // namespace

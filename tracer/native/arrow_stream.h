@@ -17,6 +17,7 @@ struct ArrowColumn {
   const char* format = "";           // a literal, as the Arrow C interface writes types
   std::vector<const void*> buffers;  // validity (or nullptr: no NULLs), offsets where the type has them, data
   std::int64_t nulls = 0;
+  const char* metadata = nullptr;  // as the Arrow C interface writes it; it outlives the column
 };
 
 // The columns of one batch. `owner` keeps alive what their buffers point to.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "arrow_stream.h"
@@ -24,12 +25,18 @@ class Validity {
   }
   [[nodiscard]] const void* data() const { return nulls_ == 0 ? nullptr : bits_.data(); }
   [[nodiscard]] std::int64_t nulls() const { return nulls_; }
+  [[nodiscard]] bool all_null() const { return nulls_ == static_cast<std::int64_t>(rows_); }
 
  private:
   std::vector<std::uint8_t> bits_;
   std::size_t rows_ = 0;
   std::int64_t nulls_ = 0;
 };
+
+// A column in which no row has a value costs nothing.
+inline ArrowColumn nothing(std::string name, const Validity& validity) {
+  return {std::move(name), "n", {}, validity.nulls(), nullptr};
+}
 
 class IntegerColumn {
  public:
@@ -38,7 +45,10 @@ class IntegerColumn {
     validity_.add(value.has_value());
   }
   [[nodiscard]] ArrowColumn as(std::string name, const char* format) const {
-    return {std::move(name), format, {validity_.data(), values_.data()}, validity_.nulls()};
+    if (validity_.all_null()) {
+      return nothing(std::move(name), validity_);
+    }
+    return {std::move(name), format, {validity_.data(), values_.data()}, validity_.nulls(), nullptr};
   }
 
  private:
@@ -56,8 +66,11 @@ class TextColumn {
     validity_.add(given);
   }
   [[nodiscard]] std::size_t bytes() const { return bytes_.size(); }
-  [[nodiscard]] ArrowColumn as(std::string name) const {
-    return {std::move(name), "u", {validity_.data(), ends_.data(), bytes_.data()}, validity_.nulls()};
+  [[nodiscard]] ArrowColumn as(std::string name, const char* metadata = nullptr) const {
+    if (validity_.all_null()) {
+      return nothing(std::move(name), validity_);
+    }
+    return {std::move(name), "u", {validity_.data(), ends_.data(), bytes_.data()}, validity_.nulls(), metadata};
   }
 
  private:

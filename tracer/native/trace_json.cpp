@@ -10,11 +10,16 @@ namespace ral::trace {
 
 namespace {
 
+// Times beyond are none: so an end, and a sum with the base of a file's times, fit 64 bits.
+constexpr std::int64_t kLatest = std::int64_t{1} << 62;   // ns: 146 years
+constexpr std::int64_t kLongest = std::int64_t{1} << 61;  // ns
 constexpr std::size_t kLongestEvent = 64 << 20;
 constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
 constexpr std::size_t kMostMetadata = 64 << 20;
 constexpr std::size_t kShownBytes = 100;
+// Metadata of a column: one pair, ARROW:extension:name and arrow.json. So the text is not parsed once more.
+constexpr char kJson[] = "\x01\0\0\0\x14\0\0\0ARROW:extension:name\x0a\0\0\0arrow.json";
 constexpr std::ptrdiff_t kLookAhead = 1024;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -527,16 +532,19 @@ void TraceScanner::add_event() {
     return;
   }
   TraceRows& rows = *rows_;
-  const auto nanoseconds = [&](const Text& text) {
+  const auto nanoseconds = [&](const Text& text, std::int64_t most) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
+    if (value && (*value > most || *value < -most)) {
+      value.reset();
+    }
     whole_microseconds_ = whole_microseconds_ && value.value_or(0) % 1000 == 0;
     return value;
   };
   rows.number.add(number_++);
   rows.name.add(event.name.given, event.name.view);
   rows.group.add(group);
-  rows.ts_ns.add(nanoseconds(event.time));
-  rows.dur_ns.add(nanoseconds(event.duration));
+  rows.ts_ns.add(nanoseconds(event.time, kLatest));
+  rows.dur_ns.add(nanoseconds(event.duration, kLongest));
   Text& id = event.id2.given ? event.id2 : event.id;
   if (id.given && (event.scope.given || (event.id2.given && event.local_id))) {
     std::string whole(id.view);
@@ -565,7 +573,7 @@ std::shared_ptr<const ArrowBatch> TraceScanner::take() {
   batch->rows = rows.rows;
   batch->columns = {rows.number.as("n", "l"),    rows.group.as("grp", "l"),     rows.name.as("name"),
                     rows.ts_ns.as("ts_ns", "l"), rows.dur_ns.as("dur_ns", "l"), rows.id.as("id"),
-                    rows.binding.as("bp"),       rows.args.as("args")};
+                    rows.binding.as("bp"),       rows.args.as("args", kJson)};
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (column_types_[i] == ArgField::Type::kText) {
       batch->columns.push_back(rows.extra_texts[i].as(columns_[i]));
