@@ -78,7 +78,8 @@ def kinds(trace: Trace) -> dict[str, int]:
 def test_events_by_kind(rank: tuple[Original, Trace]) -> None:
     plain, trace = rank
     kernels = [*plain.tasks(*SHUFFLED, *COPIES, but=True), *plain.collectives]
-    device_connections = {e["args"]["connection_id"] for e in plain.layers["Ascend Hardware"]}
+    started = [*plain.tasks(*SHUFFLED, but=True), *plain.collectives]
+    device_connections = {e["args"]["connection_id"] for e in started}
     calls = plain.layers["CANN"]
     launches = [e for e in calls if e["args"]["connection_id"] in device_connections]
     syncs = [e for e in calls if "Synchronize" in e["name"] and e not in launches]
@@ -140,7 +141,9 @@ def test_places(rank: tuple[Original, Trace]) -> None:
 def test_device_rows_hang_on_their_launches_and_those_on_their_operators(rank: tuple[Original, Trace]) -> None:
     plain, trace = rank
     calls = {e["args"]["connection_id"]: e for e in plain.layers["CANN"]}
+    launching = {e["args"]["connection_id"] for e in [*plain.tasks(*SHUFFLED, but=True), *plain.collectives]}
     work = [*plain.layers["Ascend Hardware"], *plain.collectives]
+    work = [e for e in work if e["args"]["connection_id"] in launching]
     expected = Counter(
         (ns(calls[e["args"]["connection_id"]]["ts"]), ns(e["ts"]))
         for e in work if e["args"]["connection_id"] in calls
@@ -164,7 +167,7 @@ def test_device_rows_hang_on_their_launches_and_those_on_their_operators(rank: t
         SELECT l.ts_ns, op.name, op.ts_ns FROM event l JOIN event op ON op.id = l.parent
         WHERE l.kind = 'launch' AND op.kind = 'op'""").fetchall()
     stated = {ts_ns: (name, at) for ts_ns, name, at in found}
-    assert len(by_launch) > 200
+    assert len(by_launch) > 180
     assert {ts_ns: stated.get(ts_ns) for ts_ns in by_launch} == by_launch
 
 

@@ -111,6 +111,7 @@ def training(path: Path, without: Iterable[str] = ()) -> Path:
     made.task(1_600, 200, "PCIE_DMA_SQE", 2, 78)
     made.add("MEMCPY_INFO", 2, 4096, 1)
     made.add("ENUM_MEMCPY_OPERATION", 1, "host to device")
+    made.call(900, 10, "aclrtStreamWaitEvent", 20000, 81)
     made.task(1_900, 30, "EVENT_WAIT_SQE", 3, 81)
     made.task(2_000, 100, "SDMA", 4, 80, stream=4)
     made.add("COMMUNICATION_TASK_INFO", made.text("hcom"), 4, made.text("Memcpy"), 0, 1, 512)
@@ -141,6 +142,7 @@ def test_a_training_step(tmp_path: Path) -> None:
             ("annotation", "mstx", "my range", 400, 500, TID, None, None, "aten::mm"),
             ("launch", "acl", "aclrtMemcpyAsync", 700, 50, QUEUE_TID, None, 78, None),
             ("launch", "communication", "HcomAllReduce", 800, 50, QUEUE_TID, None, 80, None),
+            ("runtime", "acl", "aclrtStreamWaitEvent", 900, 10, QUEUE_TID, None, None, None),
             ("kernel", None, "MatMulV2", 1_000, 500, None, 2, 77, None),
             ("transfer", "host_to_device", "PCIE_DMA_SQE", 1_600, 200, None, 2, 78, None),
             ("wait", "event_wait", "EVENT_WAIT_SQE", 1_900, 30, None, 2, 81, None),

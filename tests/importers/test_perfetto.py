@@ -425,9 +425,9 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, says: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {}, "quality": []}',
+    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {}, "quality": [], "flows": []}',
              '{"tracks": [{"table": "process", "row": {"pid": "x", "rank": 1e400}, "above": 1}], "shift_ns": 0,'
-             ' "source": {"rank": 99999999999}, "quality": [{"what": 3}]}', "[" * 100_000],
+             ' "source": {"rank": 99999999999}, "quality": [{"what": 3}], "flows": [["a", "b", 3]]}', "[" * 100_000],
 )  # fmt: skip
 def test_a_forged_description_of_the_tracks_does_no_harm(tmp_path: Path, text: str) -> None:
     made = Recording().described()

@@ -173,8 +173,12 @@ class _Reader:
                 self._rows.flow("autograd" if kind == "op" else "queue", *events)
 
     def _add_calls(self) -> None:
-        """The innermost of the calls that share a connection with tasks is the launch."""
-        started = {row["connectionId"] for row in self._table("TASK", "connectionId")}
+        """The innermost of the calls that share a connection with work of the device is the launch."""
+        started = {
+            row["connectionId"]
+            for row in self._table("TASK", "connectionId", "taskType")
+            if task_kind("", self._text(row["taskType"]) or "")[0] != "wait"
+        }
         started |= {row["connectionId"] for row in self._table("COMMUNICATION_OP", "connectionId")}
         launches: dict[Any, tuple[int, int]] = {}
         columns = ("startNs", "endNs", "type", "globalTid", "connectionId", "name")

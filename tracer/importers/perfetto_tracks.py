@@ -166,6 +166,8 @@ class OurPlaces:
         self._tracks: dict[tuple[Any, Any], int] = {}
         self.shift_ns = 0
         """What the exporter took away from all times."""
+        self.flow_kinds: dict[tuple[str, str], str] = {}
+        """By the kinds of origin and target."""
         self._places: dict[int, Place | None] = {}
 
     @property
@@ -180,12 +182,13 @@ class OurPlaces:
             shift_ns = int(described["shift_ns"])
             facts = _columns("source", described["source"])
             quality = [_columns("quality", row) for row in described["quality"]]
+            flows = {(str(origin), str(target)): str(kind) for origin, target, kind in described["flows"]}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self._rows.bad("descriptions of the tracks that are damaged: the tracks are taken as they are", error)
             return
         if self._entries:
             return
-        self._entries, self.shift_ns = entries, shift_ns
+        self._entries, self.shift_ns, self.flow_kinds = entries, shift_ns, flows
         for uuid, entry in entries.items():
             row = entry.get("row")
             if isinstance(row, dict) and isinstance(row.get("id"), int) and isinstance(entry.get("table"), str):
