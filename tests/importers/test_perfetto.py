@@ -425,7 +425,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, says: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {}, "quality": [], "flows": []}',
+    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {},'
+             ' "quality": [], "flows": []}',
              '{"tracks": [{"table": "process", "row": {"pid": "x", "rank": 1e400}, "above": 1}], "shift_ns": 0,'
              ' "source": {"rank": 99999999999}, "quality": [{"what": 3}], "flows": [["a", "b", 3]]}', "[" * 100_000],
 )  # fmt: skip
