@@ -320,6 +320,20 @@ def test_what_does_not_pair_is_kept_and_said(tmp_path: Path) -> None:
         }
 
 
+def test_texts_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    made = Recording().described()
+    made.event(BEGIN, 1, PLAIN_TRACK, name="BADname", categories=["BADcat"])
+    made.event(END, 2, PLAIN_TRACK).track_event.debug_annotations.add(name="BADkey", string_value="BADvalue")
+    whole = made.bytes().replace(b"BAD", b"\xff\xfe.").replace(b"requests", b"reques\xff\xfe")
+    with open_trace(imported(tmp_path, whole)) as trace:
+        shown = "SELECT e.name, category, args::VARCHAR, t.name FROM event e JOIN thread t ON t.id = thread"
+        assert trace.sql(shown).fetchall() == [
+            ("\ufffd\ufffd.name", "\ufffd\ufffd.cat", '{"\ufffd\ufffd.key": "\ufffd\ufffd.value"}',
+             "reques\ufffd\ufffd"),
+        ]  # fmt: skip
+        assert "parts of the text are not UTF-8: replaced" in quality(trace)
+
+
 def test_a_stack_without_ends_is_bounded(tmp_path: Path) -> None:
     made = Recording().described()
     for n in range(5_000):
