@@ -16,7 +16,7 @@ import pytest
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import ascend, import_files
 from ral_trace.tracer.importers.ascend_tasks import scaled
-from ral_trace.tracer.importers.opening import head_of
+from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.reading import Trace, open_trace
 from tests.importers.reading_back import busy_ns, imported, imported_events, union, warnings
 from tests.shared import CASES, TRACES, needs_shared
@@ -399,6 +399,20 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x_ascend_pt" / "ASCEND_PROFILER_OUTPUT").mkdir(parents=True)
     with pytest.raises(InputRefused, match="holds neither trace_view"):
         import_files([tmp_path / "x_ascend_pt"], tmp_path / "back.duckdb")
+
+
+@pytest.mark.parametrize(
+    ("data", "score"),
+    [
+        (b'[{"name": "process_name", "args": {"name": "Ascend Hardware"}}]', 0.97),
+        (b'[{"ph": "X", "cat": "enqueue", "ts": "1736408883694756.090"}]', 0.97),
+        (b'[{"ph": "X", "cat": "cpu_op", "ts": "1736408883694756.090"}]', 0.9),
+        (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1736408883694756.090}]}', 0),
+        (b"Name,Type,Start Time(us),Duration(us)\n", 0.9), (b"", 0), (b"\r\r\n\0", 0),
+    ],
+)  # fmt: skip
+def test_it_knows_its_files(data: bytes, score: float) -> None:
+    assert ascend.sniff(Head(Path("file"), data)) == score
 
 
 def test_it_knows_its_folders(tmp_path: Path) -> None:
