@@ -186,14 +186,18 @@ def test_values_of_other_types_cost_their_rows_only(tmp_path: Path) -> None:
     made.add("TASK", "soon", 5, 0, 1, 2, PID, 0, 0, 2, 2, 0)
     made.add("TASK", EPOCH, None, "x", b"blob", None, 2**62, "no such text", 0, 1.5, 2, 0)
     made.add("TASK", EPOCH + 100, EPOCH, 0, 1, 3, PID, 0, 0, 2, 2, 0)
+    made.add("TASK", EPOCH + 200, EPOCH + 207, 2**40, 1, 4, 2**62, 0, 0, 2**62, 2, 0)
+    made.add("RANK_DEVICE_MAP", 2**40, 0)
     made.add("STRING_IDS", 99, b"\xff\x00bytes")
     made.add("CANN_API", EPOCH, EPOCH + 1, 20000, "thread", None, 99)
     with imported(made.close(), tmp_path) as trace:
         assert trace.sql("SELECT kind::VARCHAR, dur_ns, flags FROM event ORDER BY id").fetchall() == [
             ("runtime", 1, 0), ("kernel", 10, 0), ("kernel", None, FLAGS["UNFINISHED"]),
-            ("kernel", None, FLAGS["INVALID"]),
+            ("kernel", None, FLAGS["INVALID"]), ("kernel", 7, 0),
         ]  # fmt: skip
-        assert busy_ns(trace) == 10
+        assert busy_ns(trace) == 17
+        assert trace.sql('SELECT count(*), count("index") FROM device').fetchall() == [(3, 1)]
+        assert trace.sql("SELECT rank FROM source").fetchall() == [(None,)]
         assert warnings(trace)["rows of TASK without a time: left out"] == 1
 
 

@@ -1,6 +1,7 @@
 """Perfetto traces: what the protos say becomes rows; a trace of ours comes back; damage is said and costs no more."""
 
 import gzip
+import json
 import random
 import zlib
 from collections.abc import Callable
@@ -450,6 +451,29 @@ def test_a_forged_description_of_the_tracks_does_no_harm(tmp_path: Path, text: s
     made.packet(trace_attributes=pb.TraceAttributes(attribute=[attribute]))
     made.event(INSTANT, 1, name="x")
     assert rows(tmp_path, made, "SELECT name FROM event") == [("x",)]
+
+
+ODD = [None, True, -1, 2**31, 2**62, 2**70, 1.5, float("nan"), "", "x\0y", "\ud800", [], {}, [1], {"a": 1}]
+
+
+def with_odd_members(value: Any, chance: random.Random) -> Any:
+    if chance.random() < 0.03:
+        return chance.choice(ODD)
+    if isinstance(value, dict):
+        return {key: with_odd_members(member, chance) for key, member in value.items()}
+    return [with_odd_members(member, chance) for member in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_description_of_the_tracks_does_no_harm(tmp_path: Path, content: dict[str, bytes], seed: int) -> None:
+    packets = list(all_packets(content["plain"]))
+    [stated] = [packet for packet in packets if packet.HasField("trace_attributes")]
+    [attribute] = stated.trace_attributes.attribute
+    forged = json.dumps(with_odd_members(json.loads(attribute.string_value), random.Random(seed)))
+    attribute.string_value = forged
+    with open_trace(imported(tmp_path, pb.Trace(packet=packets).SerializeToString())) as trace:
+        [(events,)] = trace.sql("SELECT count(*) FROM event JOIN process ON process.id = event.process").fetchall()
+        assert events > 200
 
 
 def mutated(content: bytes, seed: int) -> bytes:

@@ -74,8 +74,9 @@ class _Reader:
         torch = "PYTORCH_API" in self._columns
         self._rows.facts.setdefault("producer", "torch_npu profiler" if torch else "msprof")
         for row in self._table("RANK_DEVICE_MAP", "rankId"):
-            if self._whole(row["rankId"]) is not None and row["rankId"] >= 0:
-                self._rows.facts["rank"] = row["rankId"]
+            rank = self._whole(row["rankId"])
+            if rank is not None and 0 <= rank < 2**31:
+                self._rows.facts["rank"] = rank
         self._add_framework()
         self._add_calls()
         self._add_tasks()

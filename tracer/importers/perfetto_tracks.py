@@ -281,8 +281,10 @@ class OurPlaces:
         )
 
 
-def _columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
+def _columns(table: str, row: Any) -> dict[str, Any]:
     """Those of a row's members that are columns of a table, and of their types."""
+    if not isinstance(row, dict):
+        raise TypeError(f"a row of {table} is no object")
     kinds = COLUMNS.get(table, {})
     return {
         column: value
