@@ -47,6 +47,9 @@ CREATE TEMP TABLE access_seen (event BIGINT, ts_ns BIGINT, device INTEGER, addre
 """Staging only: an op's use of the block at an address. It becomes `access`."""
 
 NEVER_ENDED = "events whose end was never seen: kept, but out of all sums"
+NEVER_RAN = (
+    "launches without a kernel, copy or fallback: it had not run when the recording ended, or there is no record of it"
+)
 PLACED = "(SELECT process FROM placed_process)"
 
 DATA_LOADER = "enumerate(DataLoader)#%"
@@ -304,9 +307,11 @@ def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
             INSERT INTO quality (source, process, what, count, example)
             SELECT p.source, e.process, '{what}', count(*), min(e.name)
             FROM event e JOIN process p ON p.id = e.process WHERE (e.flags & {flag}) <> 0 GROUP BY ALL""")
-    connection.execute("""
+    connection.execute(
+        """
         INSERT INTO quality (source, process, what, count, example)
-        SELECT p.source, l.process, 'launches without a kernel, copy or fallback: it had not run when the recording ' ||
-               'ended, or there is no record of it', count(*), min(l.name)
+        SELECT p.source, l.process, $1, count(*), min(l.name)
         FROM event l JOIN process p ON p.id = l.process
-        WHERE l.kind = 'launch' AND l.id NOT IN (SELECT from_event FROM flow WHERE kind = 'launch') GROUP BY ALL""")
+        WHERE l.kind = 'launch' AND l.id NOT IN (SELECT from_event FROM flow WHERE kind = 'launch') GROUP BY ALL""",
+        [NEVER_RAN],
+    )

@@ -111,6 +111,7 @@ def training(path: Path, without: Iterable[str] = ()) -> Path:
     made.task(1_600, 200, "PCIE_DMA_SQE", 2, 78)
     made.add("MEMCPY_INFO", 2, 4096, 1)
     made.add("ENUM_MEMCPY_OPERATION", 1, "host to device")
+    made.call(900, 10, "aclrtStreamWaitEvent", 20000, 81)
     made.task(1_900, 30, "EVENT_WAIT_SQE", 3, 81)
     made.task(2_000, 100, "SDMA", 4, 80, stream=4)
     made.add("COMMUNICATION_TASK_INFO", made.text("hcom"), 4, made.text("Memcpy"), 0, 1, 512)
@@ -141,6 +142,7 @@ def test_a_training_step(tmp_path: Path) -> None:
             ("annotation", "mstx", "my range", 400, 500, TID, None, None, "aten::mm"),
             ("launch", "acl", "aclrtMemcpyAsync", 700, 50, QUEUE_TID, None, 78, None),
             ("launch", "communication", "HcomAllReduce", 800, 50, QUEUE_TID, None, 80, None),
+            ("runtime", "acl", "aclrtStreamWaitEvent", 900, 10, QUEUE_TID, None, None, None),
             ("kernel", None, "MatMulV2", 1_000, 500, None, 2, 77, None),
             ("transfer", "host_to_device", "PCIE_DMA_SQE", 1_600, 200, None, 2, 78, None),
             ("wait", "event_wait", "EVENT_WAIT_SQE", 1_900, 30, None, 2, 81, None),
@@ -184,14 +186,18 @@ def test_values_of_other_types_cost_their_rows_only(tmp_path: Path) -> None:
     made.add("TASK", "soon", 5, 0, 1, 2, PID, 0, 0, 2, 2, 0)
     made.add("TASK", EPOCH, None, "x", b"blob", None, 2**62, "no such text", 0, 1.5, 2, 0)
     made.add("TASK", EPOCH + 100, EPOCH, 0, 1, 3, PID, 0, 0, 2, 2, 0)
+    made.add("TASK", EPOCH + 200, EPOCH + 207, 2**40, 1, 4, 2**62, 0, 0, 2**62, 2, 0)
+    made.add("RANK_DEVICE_MAP", 2**40, 0)
     made.add("STRING_IDS", 99, b"\xff\x00bytes")
     made.add("CANN_API", EPOCH, EPOCH + 1, 20000, "thread", None, 99)
     with imported(made.close(), tmp_path) as trace:
         assert trace.sql("SELECT kind::VARCHAR, dur_ns, flags FROM event ORDER BY id").fetchall() == [
             ("runtime", 1, 0), ("kernel", 10, 0), ("kernel", None, FLAGS["UNFINISHED"]),
-            ("kernel", None, FLAGS["INVALID"]),
+            ("kernel", None, FLAGS["INVALID"]), ("kernel", 7, 0),
         ]  # fmt: skip
-        assert busy_ns(trace) == 10
+        assert busy_ns(trace) == 17
+        assert trace.sql('SELECT count(*), count("index") FROM device').fetchall() == [(3, 1)]
+        assert trace.sql("SELECT rank FROM source").fetchall() == [(None,)]
         assert warnings(trace)["rows of TASK without a time: left out"] == 1
 
 

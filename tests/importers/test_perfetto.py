@@ -1,6 +1,7 @@
 """Perfetto traces: what the protos say becomes rows; a trace of ours comes back; damage is said and costs no more."""
 
 import gzip
+import json
 import random
 import zlib
 from collections.abc import Callable
@@ -320,6 +321,20 @@ def test_what_does_not_pair_is_kept_and_said(tmp_path: Path) -> None:
         }
 
 
+def test_texts_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    made = Recording().described()
+    made.event(BEGIN, 1, PLAIN_TRACK, name="BADname", categories=["BADcat"])
+    made.event(END, 2, PLAIN_TRACK).track_event.debug_annotations.add(name="BADkey", string_value="BADvalue")
+    whole = made.bytes().replace(b"BAD", b"\xff\xfe.").replace(b"requests", b"reques\xff\xfe")
+    with open_trace(imported(tmp_path, whole)) as trace:
+        shown = "SELECT e.name, category, args::VARCHAR, t.name FROM event e JOIN thread t ON t.id = thread"
+        assert trace.sql(shown).fetchall() == [
+            ("\ufffd\ufffd.name", "\ufffd\ufffd.cat", '{"\ufffd\ufffd.key": "\ufffd\ufffd.value"}',
+             "reques\ufffd\ufffd"),
+        ]  # fmt: skip
+        assert "parts of the text are not UTF-8: replaced" in quality(trace)
+
+
 def test_a_stack_without_ends_is_bounded(tmp_path: Path) -> None:
     made = Recording().described()
     for n in range(5_000):
@@ -425,9 +440,10 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, says: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {}, "quality": []}',
+    "text", ["", "[]", "{", "3", '{"tracks": 3}', '{"tracks": [[]], "shift_ns": 0, "source": {},'
+             ' "quality": [], "flows": []}',
              '{"tracks": [{"table": "process", "row": {"pid": "x", "rank": 1e400}, "above": 1}], "shift_ns": 0,'
-             ' "source": {"rank": 99999999999}, "quality": [{"what": 3}]}', "[" * 100_000],
+             ' "source": {"rank": 99999999999}, "quality": [{"what": 3}], "flows": [["a", "b", 3]]}', "[" * 100_000],
 )  # fmt: skip
 def test_a_forged_description_of_the_tracks_does_no_harm(tmp_path: Path, text: str) -> None:
     made = Recording().described()
@@ -435,6 +451,29 @@ def test_a_forged_description_of_the_tracks_does_no_harm(tmp_path: Path, text: s
     made.packet(trace_attributes=pb.TraceAttributes(attribute=[attribute]))
     made.event(INSTANT, 1, name="x")
     assert rows(tmp_path, made, "SELECT name FROM event") == [("x",)]
+
+
+ODD = [None, True, -1, 2**31, 2**62, 2**70, 1.5, float("nan"), "", "x\0y", "\ud800", [], {}, [1], {"a": 1}]
+
+
+def with_odd_members(value: Any, chance: random.Random) -> Any:
+    if chance.random() < 0.03:
+        return chance.choice(ODD)
+    if isinstance(value, dict):
+        return {key: with_odd_members(member, chance) for key, member in value.items()}
+    return [with_odd_members(member, chance) for member in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_description_of_the_tracks_does_no_harm(tmp_path: Path, content: dict[str, bytes], seed: int) -> None:
+    packets = list(all_packets(content["plain"]))
+    [stated] = [packet for packet in packets if packet.HasField("trace_attributes")]
+    [attribute] = stated.trace_attributes.attribute
+    forged = json.dumps(with_odd_members(json.loads(attribute.string_value), random.Random(seed)))
+    attribute.string_value = forged
+    with open_trace(imported(tmp_path, pb.Trace(packet=packets).SerializeToString())) as trace:
+        [(events,)] = trace.sql("SELECT count(*) FROM event JOIN process ON process.id = event.process").fetchall()
+        assert events > 200
 
 
 def mutated(content: bytes, seed: int) -> bytes:

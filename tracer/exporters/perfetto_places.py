@@ -2,7 +2,8 @@
 
     TracePacket { trace_attributes (126) { attribute (1) { key (1): PLACES_KEY, string_value (3): JSON } } }
 
-The JSON: {"version": 1, "shift_ns": what to add to all times, "source": row, "quality": [row, ...], "tracks": [...]},
+The JSON: {"version": 1, "shift_ns": what to add to all times, "source": row, "quality": [row, ...],
+"flows": [[kind of origin, of target, of the arrow], ...], "tracks": [...]},
 the tracks in the order of their uuids, which the encoder counts from 1: {"table", "row", "above": uuid of the track
 above} or {"derived": true} for what follows from other rows. Viewers pass it over.
 https://perfetto.dev/docs/reference/trace-packet-proto#TraceAttributes
@@ -11,7 +12,7 @@ https://perfetto.dev/docs/reference/trace-packet-proto#TraceAttributes
 import json
 from typing import Any
 
-from ral_trace.tracer.derive import NEVER_ENDED
+from ral_trace.tracer.derive import NEVER_ENDED, NEVER_RAN
 from ral_trace.tracer.exporters import drawn_tracks
 from ral_trace.tracer.exporters.output import Selection, cut_note
 from ral_trace.tracer.reading import Trace
@@ -23,6 +24,10 @@ TABLES = {
     drawn_tracks.STREAM: "stream", drawn_tracks.STREAM_RANGES: "stream", drawn_tracks.STREAM_WAITS: "stream",
     drawn_tracks.COUNTER: "counter",
 }  # fmt: skip
+FLOW_KINDS = """
+    SELECT origin.kind::VARCHAR, target.kind::VARCHAR, min(flow.kind) FROM flow
+    JOIN event origin ON origin.id = from_event JOIN event target ON target.id = to_event
+    WHERE flow.kind <> 'launch' GROUP BY ALL HAVING count(DISTINCT flow.kind) = 1 ORDER BY ALL"""
 KEPT_CURVES = (drawn_tracks.ALLOCATED, drawn_tracks.RESERVED)
 """Counters that follow from rows which are not drawn; all other counters that follow from rows can be made anew."""
 
@@ -38,8 +43,9 @@ def places_packet(
         "source": sources[0] if len(sources) == 1 else {},
         "quality": trace.rows(
             f"""SELECT what, count, example FROM (SELECT * FROM quality {cut_note(selection)})
-                WHERE what <> '{NEVER_ENDED}'"""
+                WHERE what NOT IN ('{NEVER_ENDED}', '{NEVER_RAN}')"""
         ),
+        "flows": [list(row) for row in trace.sql(FLOW_KINDS).fetchall()],
         "tracks": _tracks(trace, tracks, counters),
     }
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":"), default=str).encode()

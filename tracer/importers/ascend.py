@@ -29,6 +29,10 @@ LAYERS = (
 )  # fmt: skip
 QUEUE = re.compile(rb'"cat"\s*:\s*"(enqueue|dequeue|async_npu|async_task_queue)"')
 
+FRAMEWORK = re.compile(rb'"cat"\s*:\s*"(cpu_op|python_function)"')
+TEXT_TIME = re.compile(rb'"ts"\s*:\s*"\d{16}')
+"""A file may begin with megabytes of the framework's events; Kineto, which has the same categories, writes numbers."""
+
 
 def sniff(head: Head) -> float:
     """Sure of what only Ascend writes: its layers, its tables, the columns of its CSV files."""
@@ -37,7 +41,9 @@ def sniff(head: Head) -> float:
     if head.data.startswith(SQLITE_MAGIC):
         return 1.0 if is_ascend_database(head.tables) else 0.0
     if head.data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{"):
-        return 0.97 if any(layer in head.data for layer in LAYERS) or QUEUE.search(head.data) else 0.0
+        if any(layer in head.data for layer in LAYERS) or QUEUE.search(head.data):
+            return 0.97
+        return 0.9 if TEXT_TIME.search(head.data) and FRAMEWORK.search(head.data) else 0.0
     return 0.9 if known_csv(head.data) else 0.0
 
 

@@ -74,8 +74,9 @@ class _Reader:
         torch = "PYTORCH_API" in self._columns
         self._rows.facts.setdefault("producer", "torch_npu profiler" if torch else "msprof")
         for row in self._table("RANK_DEVICE_MAP", "rankId"):
-            if self._whole(row["rankId"]) is not None and row["rankId"] >= 0:
-                self._rows.facts["rank"] = row["rankId"]
+            rank = self._whole(row["rankId"])
+            if rank is not None and 0 <= rank < 2**31:
+                self._rows.facts["rank"] = rank
         self._add_framework()
         self._add_calls()
         self._add_tasks()
@@ -173,8 +174,12 @@ class _Reader:
                 self._rows.flow("autograd" if kind == "op" else "queue", *events)
 
     def _add_calls(self) -> None:
-        """The innermost of the calls that share a connection with tasks is the launch."""
-        started = {row["connectionId"] for row in self._table("TASK", "connectionId")}
+        """The innermost of the calls that share a connection with work of the device is the launch."""
+        started = {
+            row["connectionId"]
+            for row in self._table("TASK", "connectionId", "taskType")
+            if task_kind("", self._text(row["taskType"]) or "")[0] != "wait"
+        }
         started |= {row["connectionId"] for row in self._table("COMMUNICATION_OP", "connectionId")}
         launches: dict[Any, tuple[int, int]] = {}
         columns = ("startNs", "endNs", "type", "globalTid", "connectionId", "name")

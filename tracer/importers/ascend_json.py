@@ -1,8 +1,8 @@
 """trace_view.json of torch_npu and msprof: Chrome's format with processes that are layers.
 
 - Python (or whoever): operators, their queue (Enqueue, Dequeue), Python calls.
-- CANN: calls of the runtime, on the same threads. Those with device tasks of their `connection_id` are launches, and
-  the innermost of several is the one.
+- CANN: calls of the runtime, on the same threads. Those with device work of their `connection_id` are launches, and
+  the innermost of several is the one. Recording an event and the like starts no work.
 - Ascend Hardware: tasks of streams. HCCL or Communication: collectives ("Group"), which are kernels here, and the
   copies and notifications of which they consist ("Plane"): those are tasks of streams as well, and tell them bytes and
   ranks.
@@ -187,14 +187,19 @@ class _Reader:
                     yield Event(row[0], row[1], name or "", *row[3:])
 
     def _find_launches(self, calls: list[int], device: list[int], host: list[int]) -> None:
-        """Which call started the tasks of a connection (the innermost), and which operator that was."""
+        """Which call started the work of a connection (the innermost), and which operator that was."""
+        found = self._connection.execute(
+            """SELECT DISTINCT connection, coalesce(name, ''), coalesce(task_type, '') FROM raw_row
+               WHERE connection IS NOT NULL AND grp IN (SELECT unnest(?::BIGINT[]))""",
+            [device],
+        ).fetchall()
+        working = list({connection for connection, name, kind in found if task_kind(name, kind)[0] != "wait"})
         self._connection.execute(
             """CREATE OR REPLACE TEMP TABLE ascend_launch AS
                SELECT connection, max_by(n, ts_ns) AS n FROM raw_row
-               WHERE grp IN (SELECT unnest($1::BIGINT[])) AND connection IN (
-                   SELECT connection FROM raw_row WHERE grp IN (SELECT unnest($2::BIGINT[])))
+               WHERE grp IN (SELECT unnest($1::BIGINT[])) AND connection IN (SELECT unnest($2::BIGINT[]))
                GROUP BY connection""",
-            [calls, device],
+            [calls, working],
         )
         found = self._connection.execute("SELECT n, connection FROM ascend_launch").fetchall()
         self._launches = dict(found)

@@ -17,6 +17,7 @@ from ral_trace.tracer.importers.perfetto_clocks import Clocks
 from ral_trace.tracer.importers.perfetto_events import Events
 from ral_trace.tracer.importers.perfetto_packets import PACKET_TAG, first_packet, packets
 from ral_trace.tracer.importers.perfetto_sequence import Sequence
+from ral_trace.tracer.importers.perfetto_texts import Texts
 from ral_trace.tracer.importers.perfetto_tracks import Tracks
 from ral_trace.tracer.importers.rows import Rows
 
@@ -97,6 +98,7 @@ class _Reader:
         self._clocks = clocks
         self._tracks = tracks
         self._events = Events(rows, tracks, (clocks.unix_offset_ns or 0) + tracks.ours.shift_ns)
+        self._text = Texts(rows)
         self._sequences: dict[int, Sequence] = {}
         self._not_read: Counter[str] = Counter()
 
@@ -112,7 +114,7 @@ class _Reader:
         number = packet.trusted_packet_sequence_id
         sequence = self._sequences.get(number)
         if sequence is None:
-            sequence = self._sequences[number] = Sequence(number, self._clocks)
+            sequence = self._sequences[number] = Sequence(number, self._clocks, self._text)
         elif packet.previous_packet_dropped:
             self._rows.bad("gaps in which the recorder lost packets")
             sequence.valid = False

@@ -4,6 +4,7 @@ https://perfetto.dev/docs/reference/trace-packet-proto#TrackEvent
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,7 +169,7 @@ class Events:
         if waits is not None:
             waits.arrows.append((begin, end))
         elif begin.event is not None and end.event is not None:
-            kind = _flow_kind(begin, end)
+            kind = _flow_kind(begin, end, self._tracks.ours.flow_kinds)
             if kind is not None:
                 self._rows.flow(kind, begin.event, end.event)
 
@@ -211,13 +212,11 @@ def _frames(line: Any) -> list[Frame]:
     return [(file, int(number), None)] if file and number.isascii() and number.isdigit() and len(number) < 10 else []
 
 
-def _flow_kind(begin: Slice, end: Slice) -> str | None:
+def _flow_kind(begin: Slice, end: Slice, known: Mapping[tuple[str, str], str]) -> str | None:
     """None for arrows of ours that follow from the rows: from an op to its launches, and what a launch started."""
     kinds = (begin.args["kind"], end.args["kind"])
     if {begin.args["correlation"], end.args["correlation"]} != {None} or "op" in kinds:
         correlated = begin.args["correlation"] == end.args["correlation"] and "launch" in kinds
         if correlated or kinds in (("op", "launch"), ("launch", "op")):
             return None
-    if kinds == ("op", "op"):
-        return "autograd"
-    return "wait" if kinds[1] == "wait" else "flow"
+    return known.get(kinds) or known.get(kinds[::-1]) or "flow"

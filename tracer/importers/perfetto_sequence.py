@@ -8,6 +8,7 @@ from collections.abc import Sequence as Several
 from typing import Any
 
 from ral_trace.tracer.importers.perfetto_clocks import Clocks, SequenceClocks
+from ral_trace.tracer.importers.perfetto_texts import Texts
 from ral_trace.tracer.importers.perfetto_tracks import Place, Tracks
 
 INTERNED = ("event_categories", "event_names", "debug_annotation_names", "debug_annotation_string_values")
@@ -18,11 +19,12 @@ MAX_DEPTH = 32
 class Sequence:
     """One `trusted_packet_sequence_id`."""
 
-    def __init__(self, number: int, clocks: Clocks) -> None:
+    def __init__(self, number: int, clocks: Clocks, text: Texts) -> None:
         self.number = number
         self.valid = True
         """Whether what it remembers is whole: false from a lost packet to the next clearing."""
         self._all_clocks = clocks
+        self._text = text
         self._thread: tuple[int, int] | None = None
         """Process and thread of events that name no track, in traces from before there were tracks."""
         self._thread_us = 0
@@ -44,7 +46,7 @@ class Sequence:
         if packet.HasField("interned_data"):
             for kind in INTERNED:
                 for entry in getattr(packet.interned_data, kind):
-                    self._interned[kind][entry.iid] = _interned_text(entry)
+                    self._interned[kind][entry.iid] = self._text(entry.str if hasattr(entry, "str") else entry.name)
         thread = packet.thread_descriptor if packet.HasField("thread_descriptor") else None
         if thread is None and packet.HasField("track_descriptor") and packet.track_descriptor.HasField("thread"):
             thread = packet.track_descriptor.thread if packet.track_descriptor.thread.reference_timestamp_us else None
@@ -107,21 +109,23 @@ class Sequence:
     def name_of(self, event: Any) -> str:
         """Of a slice or a point; empty: it has none."""
         if event.HasField("name"):
-            return str(event.name)
+            return self._text(event.name)
         number = event.name_iid or (event.legacy_event.name_iid if event.HasField("legacy_event") else 0)
         return self._interned["event_names"].get(number, "")
 
     def category_of(self, event: Any) -> str:
         """All its categories, joined by commas."""
         known = self._interned["event_categories"]
-        return ",".join([*(known.get(number, "") for number in event.category_iids), *event.categories])
+        return ",".join(
+            [*(known.get(number, "") for number in event.category_iids), *map(self._text, event.categories)]
+        )
 
     def annotations_of(self, event: Any) -> dict[str, Any]:
         """Debug annotations by name, as JSON would hold them."""
         return {self._annotation_name(one): self._value(one, 0) for one in event.debug_annotations}
 
     def _annotation_name(self, annotation: Any) -> str:
-        return str(annotation.name or self._interned["debug_annotation_names"].get(annotation.name_iid, ""))
+        return self._text(annotation.name or self._interned["debug_annotation_names"].get(annotation.name_iid, ""))
 
     def _value(self, annotation: Any, depth: int) -> Any:
         if depth == MAX_DEPTH:
@@ -134,8 +138,9 @@ class Sequence:
         if kind == "string_value_iid":
             return self._interned["debug_annotation_string_values"].get(annotation.string_value_iid)
         if kind == "nested_value":
-            return _nested(annotation.nested_value, depth)
-        return None if kind is None else getattr(annotation, kind)
+            return self._nested(annotation.nested_value, depth)
+        value = None if kind is None else getattr(annotation, kind)
+        return self._text(value) if isinstance(value, bytes) else value
 
     def extra_counters(self, event: Any) -> Iterator[tuple[Several[float], Several[int]]]:
         """Values of further counters that come with an event, and their tracks."""
@@ -150,21 +155,17 @@ class Sequence:
                 own or (defaults.extra_double_counter_track_uuids if defaults else ()),
             )
 
-
-def _nested(value: Any, depth: int) -> Any:
-    """DebugAnnotation.NestedValue, of older traces."""
-    if depth == MAX_DEPTH:
-        return None
-    if value.dict_keys:
-        members = zip(value.dict_keys, value.dict_values, strict=False)
-        return {key: _nested(member, depth + 1) for key, member in members}
-    if value.array_values:
-        return [_nested(member, depth + 1) for member in value.array_values]
-    kind = next(
-        (kind for kind in ("int_value", "double_value", "bool_value", "string_value") if value.HasField(kind)), ""
-    )
-    return getattr(value, kind) if kind else None
-
-
-def _interned_text(entry: Any) -> str:
-    return str(entry.str, "utf-8", "replace") if hasattr(entry, "str") else str(entry.name)
+    def _nested(self, value: Any, depth: int) -> Any:
+        """DebugAnnotation.NestedValue, of older traces."""
+        if depth == MAX_DEPTH:
+            return None
+        if value.dict_keys:
+            members = zip(value.dict_keys, value.dict_values, strict=False)
+            return {self._text(key): self._nested(member, depth + 1) for key, member in members}
+        if value.array_values:
+            return [self._nested(member, depth + 1) for member in value.array_values]
+        kind = next(
+            (kind for kind in ("int_value", "double_value", "bool_value", "string_value") if value.HasField(kind)), ""
+        )
+        found = getattr(value, kind) if kind else None
+        return self._text(found) if isinstance(found, bytes) else found

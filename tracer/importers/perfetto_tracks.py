@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.tracer.exporters.perfetto_places import PLACES_KEY
+from ral_trace.tracer.importers.perfetto_texts import Texts
 from ral_trace.tracer.importers.rows import INTEGER_TYPES, Rows
 from ral_trace.tracer.schema import TABLES
 
@@ -42,6 +43,7 @@ class Tracks:
         self._counters: dict[int, int] = {}
         self._series: dict[tuple[int | None, int | None, str], int] = {}
         self.ours = OurPlaces(rows)
+        self._text = Texts(rows)
 
     def learn(self, packet: Any) -> None:
         """Takes note of what a packet says about tracks."""
@@ -54,22 +56,24 @@ class Tracks:
             self._learn_names(descriptor)
         elif packet.HasField("process_tree"):
             for process in packet.process_tree.processes:
-                self._command_lines.setdefault(process.pid, " ".join(process.cmdline))
+                self._command_lines.setdefault(process.pid, " ".join(map(self._text, process.cmdline)))
             for thread in packet.process_tree.threads:
-                self._thread_names.setdefault((thread.tgid, thread.tid), thread.name)
+                self._thread_names.setdefault((thread.tgid, thread.tid), self._text(thread.name))
         elif packet.HasField("trace_attributes"):
             for attribute in packet.trace_attributes.attribute:
-                if attribute.key == PLACES_KEY:
-                    self.ours.learn(attribute.string_value)
+                if self._text(attribute.key) == PLACES_KEY:
+                    self.ours.learn(self._text(attribute.string_value))
 
     def _learn_names(self, descriptor: Any) -> None:
         if descriptor.HasField("process"):
             process = descriptor.process
-            self._process_names.setdefault(process.pid, process.process_name or _name(descriptor))
-            self._command_lines.setdefault(process.pid, " ".join(process.cmdline))
+            self._process_names.setdefault(process.pid, self._text(process.process_name) or self._name(descriptor))
+            self._command_lines.setdefault(process.pid, " ".join(map(self._text, process.cmdline)))
         if descriptor.HasField("thread"):
             thread = descriptor.thread
-            self._thread_names.setdefault((thread.pid, thread.tid), thread.thread_name or _name(descriptor))
+            self._thread_names.setdefault(
+                (thread.pid, thread.tid), self._text(thread.thread_name) or self._name(descriptor)
+            )
 
     def descriptor(self, uuid: int) -> Any | None:
         """What the trace says about a track, if anything."""
@@ -88,9 +92,18 @@ class Tracks:
         above = None if descriptor is None else self._described.get(descriptor.parent_uuid)
         if descriptor is not None and above is not None and self.ours.known:
             main = next(
-                (name for name in (_name(above), above.thread.thread_name, above.process.process_name) if name), ""
+                (
+                    name
+                    for name in (
+                        self._name(above),
+                        self._text(above.thread.thread_name),
+                        self._text(above.process.process_name),
+                    )
+                    if name
+                ),
+                "",
             )
-            if descriptor.name.startswith(f"{main} (overlap "):
+            if self._name(descriptor).startswith(f"{main} (overlap "):
                 return int(above.uuid)
         return uuid
 
@@ -110,15 +123,18 @@ class Tracks:
         if pid is not None:
             number = self.process(pid)
         elif len(line) > 1:
-            number = self._rows.process(("track", line[-1].uuid), name=_name(line[-1]) or NO_PROCESS)
+            number = self._rows.process(("track", line[-1].uuid), name=self._name(line[-1]) or NO_PROCESS)
         else:
             number = self._rows.process("none", name=NO_PROCESS)
         if line and line[0].HasField("thread"):
             return Place(number, self.thread(line[0].thread.pid, line[0].thread.tid, number))
         if line and line[0].HasField("process"):
             return Place(number)
-        name = _name(line[0]) if line else ""
+        name = self._name(line[0]) if line else ""
         return Place(number, self._rows.thread(number, ("track", uuid), name=name or f"track {uuid}"))
+
+    def _name(self, descriptor: Any) -> str:
+        return self._text(descriptor.name or descriptor.static_name or descriptor.atrace_name)
 
     def process(self, pid: int) -> int:
         """The id of the process with a pid."""
@@ -147,8 +163,8 @@ class Tracks:
         unit = None
         name = f"track {uuid}"
         if descriptor is not None:
-            name = _name(descriptor) or name
-            unit = UNITS.get(descriptor.counter.unit) or descriptor.counter.unit_name or None
+            name = self._name(descriptor) or name
+            unit = UNITS.get(descriptor.counter.unit) or self._text(descriptor.counter.unit_name) or None
         process = place.process if place is not None else self._rows.process("none", name=NO_PROCESS)
         device = place.device if place is not None else None
         # Two tracks are two series, also where they have one name: of two threads, say.
@@ -166,6 +182,8 @@ class OurPlaces:
         self._tracks: dict[tuple[Any, Any], int] = {}
         self.shift_ns = 0
         """What the exporter took away from all times."""
+        self.flow_kinds: dict[tuple[str, str], str] = {}
+        """By the kinds of origin and target."""
         self._places: dict[int, Place | None] = {}
 
     @property
@@ -180,12 +198,13 @@ class OurPlaces:
             shift_ns = int(described["shift_ns"])
             facts = _columns("source", described["source"])
             quality = [_columns("quality", row) for row in described["quality"]]
+            flows = {(str(origin), str(target)): str(kind) for origin, target, kind in described["flows"]}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self._rows.bad("descriptions of the tracks that are damaged: the tracks are taken as they are", error)
             return
         if self._entries:
             return
-        self._entries, self.shift_ns = entries, shift_ns
+        self._entries, self.shift_ns, self.flow_kinds = entries, shift_ns, flows
         for uuid, entry in entries.items():
             row = entry.get("row")
             if isinstance(row, dict) and isinstance(row.get("id"), int) and isinstance(entry.get("table"), str):
@@ -262,8 +281,10 @@ class OurPlaces:
         )
 
 
-def _columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
+def _columns(table: str, row: Any) -> dict[str, Any]:
     """Those of a row's members that are columns of a table, and of their types."""
+    if not isinstance(row, dict):
+        raise TypeError(f"a row of {table} is no object")
     kinds = COLUMNS.get(table, {})
     return {
         column: value
@@ -275,7 +296,3 @@ def _columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
 def _fits(value: Any, kind: str) -> bool:
     least, most = INTEGER_TYPES.get(kind, (1, 0))
     return type(value) is int and least <= value <= most
-
-
-def _name(descriptor: Any) -> str:
-    return str(descriptor.name or descriptor.static_name or descriptor.atrace_name)

@@ -156,13 +156,13 @@ class Rows:
         ])  # fmt: skip
         if self.facts:
             sets = ", ".join(f'"{column}" = ?' for column in self.facts)
-            values = [text(value) if isinstance(value, str) else value for value in self.facts.values()]
+            values = [_fitting("source", column, value) for column, value in self.facts.items()]
             self.builder.connection.execute(f"UPDATE source SET {sets} WHERE id = ?", [*values, self.source])
 
     def _place(self, table: str, key: Hashable, **columns: Any) -> int:
         found = self._places.get(key)
         if found is None:
-            row = {column: text(value) if isinstance(value, str) else value for column, value in columns.items()}
+            row = {column: _fitting(table, column, value) for column, value in columns.items()}
             found = self._places[key] = self.builder.add(table, **row)
         return found
 
@@ -173,6 +173,17 @@ def text(value: str | None) -> str | None:
         return value
     return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
+
+def _fitting(table: str, column: str, value: Any) -> Any:
+    """A value as its column can hold it: clean text, and no integer beyond its bits, which becomes NULL."""
+    if isinstance(value, str):
+        return text(value)
+    bounds = INTEGER_TYPES.get(_TYPES[table][column])
+    fits = bounds is None or type(value) is not int or bounds[0] <= value <= bounds[1]
+    return value if fits else None
+
+
+_TYPES = {table.name: {column: kind for column, (kind, _) in table.columns.items()} for table in TABLES}
 
 _BATCHED: Mapping[str, Mapping[str, str]] = {
     **{name: {column: kind for column, (kind, _) in table.columns.items()}
