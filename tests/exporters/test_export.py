@@ -7,13 +7,13 @@ import pytest
 
 from ral_trace.tracer.cli import main
 from ral_trace.tracer.errors import RalTraceError, UsageError
-from ral_trace.tracer.exporters import Window, export, exporter_for, own_json, parquet, perfetto
+from ral_trace.tracer.exporters import Window, export, exporter_for, otlp, own_json, parquet, perfetto
 from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.store import TraceBuilder
 from tests.exporters.replay import replay
 from tests.synthetic import training
 
-NAMES = ["run.pftrace", "run.json", "run.json.gz", "run"]
+NAMES = ["run.pftrace", "run.json", "run.json.gz", "run.otlp.json", "run.otlp.jsonl", "run"]
 
 
 def mode(path: Path) -> int:
@@ -21,8 +21,15 @@ def mode(path: Path) -> int:
 
 
 def test_the_ending_chooses() -> None:
-    assert [exporter_for(Path(name)) for name in NAMES] == [perfetto, own_json, own_json, parquet]
-    with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.json"):
+    assert [exporter_for(Path(name)) for name in NAMES] == [
+        perfetto,
+        own_json,
+        own_json,
+        otlp,
+        otlp,
+        parquet,
+    ]
+    with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.otlp"):
         exporter_for(Path("run.txt"))
 
 
