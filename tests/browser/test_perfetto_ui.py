@@ -67,7 +67,9 @@ def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
         out = export(trace, to)
         with perfetto_ui.opened(chromium, out) as ui:
             assert ui.problems() == []
-            assert _slices_in(ui) == _slices_of(trace)
+            # A clock that begins below zero is moved up to it: viewers' times are unsigned.
+            [(zero_ns,)] = trace.sql(f"SELECT least(min(ts_ns), 0) FROM event WHERE {SHOWN}").fetchall()
+            assert _slices_in(ui) == _slices_of(trace, zero_ns)
             assert ui.rows("SELECT sum(dur) FROM slice WHERE dur > 0") == _sql(
                 trace, f"SELECT sum(dur_ns)::BIGINT FROM event WHERE {SHOWN}"
             )
@@ -75,20 +77,20 @@ def check_the_ui_shows(chromium: Browser, path: Path, to: Path) -> None:
                 trace, f"SELECT count(*) FROM event WHERE {SHOWN} AND kind = 'fallback' AND device IS NOT NULL"
             )
             assert _arrows_in(ui) == _arrows_of(trace)
-            assert _curves_in(ui, "queue depth of %") == queue_depths(trace)
+            assert _curves_in(ui, "queue depth of %", zero_ns) == queue_depths(trace)
             for link in LINKS:
-                assert _curves_in(ui, f"{link} bandwidth") == bandwidths(trace, link)
+                assert _curves_in(ui, f"{link} bandwidth", zero_ns) == bandwidths(trace, link)
             for table, column, name in [
                 ("memory_curve", "allocated_bytes", "allocated bytes"),
                 ("reserved_curve", "reserved_bytes", "reserved bytes"),
             ]:
-                assert _counter_in(ui, name) == [
+                assert _counter_in(ui, name, zero_ns) == [
                     (ts_ns, float(value))
                     for ts_ns, value in _sql(trace, f"SELECT ts_ns, {column} FROM {table} ORDER BY ts_ns, {column}")
                 ]
             for (name,) in _sql(trace, "SELECT DISTINCT series FROM counter ORDER BY series"):
                 quoted = str(name).replace("'", "''")
-                assert _counter_in(ui, quoted) == _sql(
+                assert _counter_in(ui, quoted, zero_ns) == _sql(
                     trace,
                     f"""SELECT v.ts_ns, v.value FROM counter_value v JOIN counter c ON c.id = v.counter
                         WHERE c.series = '{quoted}' AND isfinite(v.value) ORDER BY ALL""",
@@ -147,32 +149,41 @@ def _slices_of(trace: Trace, zero_ns: int = 0) -> list[tuple[object, ...]]:
     )
 
 
-def _arrows_in(ui: perfetto_ui.PerfettoUi) -> list[tuple[object, ...]]:
-    return ui.rows("""
-        SELECT extract_arg(a.arg_set_id, 'debug.event') AS origin, extract_arg(b.arg_set_id, 'debug.event') AS target
-        FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in ORDER BY origin, target""")
+def _arrows_in(ui: perfetto_ui.PerfettoUi) -> list[list[int]]:
+    """Pairs of events; the UI draws each arrow forward in time."""
+    found = ui.rows("""
+        SELECT extract_arg(a.arg_set_id, 'debug.event') AS origin, extract_arg(b.arg_set_id, 'debug.event') AS target,
+               a.ts <= b.ts
+        FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in""")
+    assert all(forward for _, _, forward in found)
+    return sorted(sorted(ends) for *ends, _ in found)
 
 
-def _arrows_of(trace: Trace) -> list[tuple[object, ...]]:
-    return _sql(trace, """
-        SELECT from_event, to_event FROM flow UNION ALL
-        SELECT op.id, l.id FROM event l JOIN event op ON op.id = l.parent WHERE l.kind = 'launch' AND op.kind = 'op'
-        ORDER BY ALL""")  # fmt: skip
+def _arrows_of(trace: Trace) -> list[list[int]]:
+    found = trace.sql(f"""
+        WITH shown AS (SELECT id, kind, parent FROM event WHERE {SHOWN}),
+        arrow AS (
+            SELECT from_event, to_event FROM flow WHERE from_event <> to_event UNION ALL
+            SELECT op.id, l.id FROM event l JOIN event op ON op.id = l.parent
+            WHERE l.kind = 'launch' AND op.kind = 'op')
+        SELECT from_event, to_event FROM arrow SEMI JOIN shown a ON a.id = from_event
+        SEMI JOIN shown b ON b.id = to_event""").fetchall()
+    return sorted(sorted(ends) for ends in found)
 
 
-def _counter_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[tuple[object, ...]]:
+def _counter_in(ui: perfetto_ui.PerfettoUi, name: str, zero_ns: int) -> list[tuple[object, ...]]:
     """Values are float64 in Perfetto; JavaScript writes a large one without a point, which is an int here."""
     found = ui.rows(f"""
         SELECT counter.ts, counter.value FROM counter JOIN counter_track ON counter.track_id = counter_track.id
         WHERE counter_track.name = '{name}' ORDER BY ts, value""")
-    return [(ts_ns, float(value)) for ts_ns, value in found]
+    return [(ts_ns + zero_ns, float(value)) for ts_ns, value in found]
 
 
-def _curves_in(ui: perfetto_ui.PerfettoUi, name: str) -> list[Curve]:
+def _curves_in(ui: perfetto_ui.PerfettoUi, name: str, zero_ns: int) -> list[Curve]:
     """The values of each counter whose name is like `name`, in order of time."""
     curves: dict[object, Curve] = {}
     for track, ts_ns, value in ui.rows(f"""
         SELECT track_id, counter.ts, counter.value FROM counter JOIN counter_track t ON counter.track_id = t.id
         WHERE t.name LIKE '{name}' ORDER BY counter.ts"""):
-        curves.setdefault(track, []).append((ts_ns, float(value)))
+        curves.setdefault(track, []).append((ts_ns + zero_ns, float(value)))
     return sorted(curves.values())

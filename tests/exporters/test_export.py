@@ -12,6 +12,7 @@ from ral_trace.tracer.exporters import (
     collapsed,
     export,
     exporter_for,
+    otlp,
     own_json,
     parquet,
     perfetto,
@@ -24,7 +25,7 @@ from ral_trace.tracer.store import TraceBuilder
 from tests.exporters.replay import replay
 from tests.synthetic import training
 
-NAMES = ["run.pftrace", "run.json", "run.json.gz", "run"]
+NAMES = ["run.pftrace", "run.json", "run.json.gz", "run.otlp.json", "run.otlp.jsonl", "run"]
 OTHERS = ["run.speedscope.json", "run.pickle", "run.collapsed", "run.folded", "run.csv", "run.tsv"]
 
 
@@ -33,7 +34,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_ending_chooses() -> None:
-    assert [exporter_for(Path(name)) for name in NAMES] == [perfetto, own_json, own_json, parquet]
+    assert [exporter_for(Path(name)) for name in NAMES] == [perfetto, own_json, own_json, otlp, otlp, parquet]
     assert [exporter_for(Path(name)) for name in OTHERS] == [speedscope, snapshot, collapsed, collapsed, table, table]
     with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.speedscope\.json"):
         exporter_for(Path("run.txt"))
