@@ -4,6 +4,8 @@ Each kind of file is known by its header. Of which process a kernel is, only the
 begin with the pid. https://github.com/ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/output/generateCSV.cpp
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import re
@@ -20,7 +22,7 @@ from ral_trace.tracer.importers.staging import Staging
 FORMAT = "rocprofv3 CSV"
 
 BATCH_ROWS = 20_000
-LONGEST_CHARACTERS = 16 << 20
+LONGEST_CHARACTERS = 1 << 20
 NAME = re.compile(
     r"(?P<set>.*?)_?(?:kernel|memory_copy|memory_allocation|counter|agent|scratch_memory|"
     r"(?:hip|hip_runtime|hip_compiler|hsa|hsa_core|hsa_amd_ext|marker|rccl|rocdecode|rocjpeg|hipfile|ompt)_api)_[a-z]+$"
@@ -65,7 +67,7 @@ EXTRA = {
 }
 TYPES = EXTRA | {column: kind for table in rocprof.TABLES.values() for column, kind in table.items()}
 LAST_ROW = "files whose last row has no end of line: it may be cut off"
-ENDS: tuple[type[Exception], ...] = (csv.Error, EOFError, *DAMAGED)
+ENDS: tuple[type[Exception], ...] = (EOFError, *DAMAGED)
 DAMAGED_FILES = "files that are damaged: read as far as that goes"
 
 
@@ -183,15 +185,15 @@ class _Set:
         with opened(file) as binary:
             lines = _Lines(io.TextIOWrapper(binary, "utf-8-sig", "replace", newline=""))
             csv.field_size_limit(LONGEST_CHARACTERS)
-            reader = csv.reader(lines)
-            header = next(reader, [])
+            header = next(csv.reader(lines), [])
+            lines.taken()
             kind = _kind(header)
             if kind is None:
                 self.rows.bad("files of a folder that are not read", file.name)
                 return
             spelt = {name: index for index, name in enumerate(header)}
             columns = {column: spelt[name] for column, name in kind.columns.items() if name in spelt}
-            for batch in self._batches(file, reader, len(header), list(columns.values())):
+            for batch in self._batches(file, lines, len(header), list(columns.values())):
                 self.staging.append(f"csv_{kind.table}", list(columns), batch)
             if lines.replaced:
                 self.rows.bad(NOT_UTF8, file.name, count=lines.replaced)
@@ -199,15 +201,12 @@ class _Set:
                 self.rows.bad(LAST_ROW, file.name)
         self.rows.advance(file.stat().st_size)
 
-    def _batches(
-        self, file: Path, reader: Iterator[list[str]], width: int, picked: list[int]
-    ) -> Iterator[list[tuple[str, ...]]]:
+    def _batches(self, file: Path, lines: _Lines, width: int, picked: list[int]) -> Iterator[list[tuple[str, ...]]]:
         batch: list[tuple[str, ...]] = []
         try:
-            for line, row in enumerate(reader, 2):
+            for row in _rows(lines, width):
                 if len(row) != width:
-                    if row:
-                        self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: row {line}")
+                    self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: {','.join(row)}")
                     continue
                 batch.append(tuple([row[index] for index in picked]))
                 if len(batch) == BATCH_ROWS:
@@ -218,11 +217,31 @@ class _Set:
         yield batch
 
 
+def _rows(lines: _Lines, width: int) -> Iterator[list[str]]:
+    """Rows that are not empty. A quote that is never closed costs its own line, not all that it swallows."""
+    reader = csv.reader(lines)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            row = []
+            reader = csv.reader(lines)
+        taken = lines.taken()
+        if row is None and not taken:
+            return
+        if row is not None and (len(row) == width or len(taken) == 1):
+            if row:
+                yield row
+        else:
+            yield from (next(csv.reader([line.rstrip("\r\n")]), [""]) for line in taken)
+
+
 class _Lines:
-    """The lines of a file, none of them longer than LONGEST_CHARACTERS. Raises csv.Error."""
+    """The lines of a file, none of them longer than LONGEST_CHARACTERS: of a longer one the rest is another line."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
+        self._taken: list[str] = []
         self.last = "\n"
         self.replaced = 0
         """Lines with bytes that are not UTF-8."""
@@ -234,8 +253,12 @@ class _Lines:
         line = self._text.readline(LONGEST_CHARACTERS)
         if not line:
             raise StopIteration
-        if len(line) == LONGEST_CHARACTERS:
-            raise csv.Error("a line is too long")
         self.last = line
         self.replaced += "\ufffd" in line
+        self._taken.append(line)
         return line
+
+    def taken(self) -> list[str]:
+        """The lines since the last call."""
+        taken, self._taken = self._taken, []
+        return taken
