@@ -38,7 +38,6 @@ class Placing:
     def __init__(self, staging: Staging, places: Places) -> None:
         self._staging = staging
         self._builder = staging.rows.builder
-        self._source = staging.rows.source
         self._places = places
         self._ids: dict[tuple[str, Hashable], int] = {}
 
@@ -84,8 +83,9 @@ class Placing:
 
     def _processes(self, keys: Iterable[str | None]) -> None:
         known, otherwise = self._places.processes, self._places.otherwise
+        source = self._staging.rows.source
         self._add("process", {
-            key: {"source": self._source, **(known[key] if key in known else {} if key is None else otherwise(key))}
+            key: {"source": source, **(known[key] if key in known else {} if key is None else otherwise(key))}
             for key in dict.fromkeys(keys)})  # fmt: skip
 
     def _devices(self, keys: Iterable[tuple[str | None, int | None]]) -> None:
