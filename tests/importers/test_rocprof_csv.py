@@ -93,11 +93,13 @@ def test_set_of_one_process(tmp_path: Path) -> None:
 def test_sets_of_two_processes(tmp_path: Path) -> None:
     """The same correlation in both: no launch gets the kernels of the other."""
     folder = folder_of(folder_of(tmp_path / "sets", 10), 20)
+    (folder / "30_kernel_trace.csv.gz").write_bytes(b"\x1f\x8b broken")
     (folder / "10_kernel_stats.csv").write_text('"Name","Calls","TotalDurationNs"\n"k",1,2\n')
     with imported(folder, tmp_path) as trace:
         assert counts(trace) == {kind: 2 * count for kind, count in KINDS.items()}
         assert rows(trace, "SELECT pid FROM process ORDER BY 1") == [(10,), (20,)]
         assert rows(trace, "SELECT count(*) FROM flow") == [(4,)]
+        assert quality(trace)["files that are damaged: read as far as that goes"][0] == 1
         assert quality(trace)["files of a folder that are not read"] == (1, "10_kernel_stats.csv")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import rocprof
 from ral_trace.tracer.importers.opening import DAMAGED, Head, head_of, opened
 from ral_trace.tracer.importers.rows import NOT_UTF8, Rows
@@ -76,8 +77,16 @@ def sniff(head: Head) -> float:
     if not head.names:
         kind = _kind(_header(head.data))
         return 0.0 if kind is None else 0.95
-    kinds = [_kind(_header(head_of(file).data)) for file in _files(head.path)]
+    kinds = [_kind_of(file) for file in _files(head.path)]
     return 0.9 if any(kind is not None and kind.table != "roc_agent" for kind in kinds) else 0.0
+
+
+def _kind_of(file: Path) -> Kind | None:
+    """None also when it cannot be read; a neighbour that can is worth more."""
+    try:
+        return _kind(_header(head_of(file).data))
+    except InputRefused:
+        return None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -103,7 +112,7 @@ def read(path: Path, rows: Rows) -> None:
         for file in files:
             sets.setdefault(_set_of(file), []).append(file)
         for number, of_set in enumerate(sets):
-            _Set(staging, rows, number, of_set).read(sets[of_set])
+            _Set(staging, rows, number, of_set, alone=len(files) == 1).read(sets[of_set])
         rows.facts["producer"] = "rocprofv3"
         rocprof.place(staging)
 
@@ -116,7 +125,8 @@ def _set_of(file: Path) -> str:
 class _Set:
     """The files of one process. What does not say whose it is belongs to the process that the others name."""
 
-    def __init__(self, staging: Staging, rows: Rows, number: int, prefix: str) -> None:
+    def __init__(self, staging: Staging, rows: Rows, number: int, prefix: str, *, alone: bool) -> None:
+        self.alone = alone
         self.staging = staging
         self.rows = rows
         self.number = number
@@ -128,7 +138,12 @@ class _Set:
             columns = {column: TYPES[column] for column in kind.columns}
             self.staging.table(f"csv_{kind.table}", columns)
         for file in files:
-            self._read(file)
+            try:
+                self._read(file)
+            except InputRefused as error:
+                if self.alone:
+                    raise
+                self.rows.bad(DAMAGED_FILES, error)
         found = self.staging.sql("""
             SELECT DISTINCT pid FROM (SELECT pid FROM csv_roc_call UNION ALL SELECT pid FROM csv_roc_counter_row)
             WHERE pid IS NOT NULL LIMIT 2""")
