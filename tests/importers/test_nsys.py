@@ -343,6 +343,26 @@ def test_real_export(tmp_path: Path) -> None:
         assert rows(trace, "SELECT min(ts_ns) FROM event") == [(-3000,)]
 
 
+def test_very_many_processes_and_devices(tmp_path: Path) -> None:
+    """As a damaged file may name them: one of each kind of place a row."""
+    tables: Tables = {
+        "StringIds": ("id, value", [(1, "k")]),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": (
+            "start, end, globalTid, correlationId, nameId", [(n, n + 1, (n << 24) | n, n, 1) for n in range(1, 2_001)]),
+        "CUPTI_ACTIVITY_KIND_KERNEL": ("start, end, deviceId, streamId, globalPid, demangledName", [
+            (n, n + 1, n if n % 2 else 2**40 + n, n, n << 24, 1) for n in range(1, 2_001)]),
+    }  # fmt: skip
+    with imported(database(tmp_path / "many.sqlite", tables), tmp_path) as trace:
+        assert rows(trace, "SELECT count(*), count(DISTINCT pid) FROM process") == [(2_000, 2_000)]
+        assert rows(trace, "SELECT count(*), count(DISTINCT process) FROM thread") == [(2_000, 2_000)]
+        assert rows(trace, 'SELECT count(*), count("index") FROM device') == [(2_000, 1_000)]
+        assert rows(trace, """
+            SELECT count(*) FROM event e JOIN process p ON p.id = e.process JOIN device d ON d.id = e.device
+            JOIN stream s ON s.id = e.stream
+            WHERE d.process = p.id AND s.device = d.id AND s.number = pid AND ts_ns = pid""") == [(2_000,)]  # fmt: skip
+        assert quality(trace)["devices with a number that cannot be: taken as unknown"][0] == 1_000
+
+
 CELL = st.one_of(
     st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=8), st.binary(max_size=8),
     st.sampled_from([0, 1, -1, 7, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), MAIN, PID]),

@@ -93,11 +93,13 @@ def test_set_of_one_process(tmp_path: Path) -> None:
 def test_sets_of_two_processes(tmp_path: Path) -> None:
     """The same correlation in both: no launch gets the kernels of the other."""
     folder = folder_of(folder_of(tmp_path / "sets", 10), 20)
+    (folder / "30_kernel_trace.csv.gz").write_bytes(b"\x1f\x8b broken")
     (folder / "10_kernel_stats.csv").write_text('"Name","Calls","TotalDurationNs"\n"k",1,2\n')
     with imported(folder, tmp_path) as trace:
         assert counts(trace) == {kind: 2 * count for kind, count in KINDS.items()}
         assert rows(trace, "SELECT pid FROM process ORDER BY 1") == [(10,), (20,)]
         assert rows(trace, "SELECT count(*) FROM flow") == [(4,)]
+        assert quality(trace)["files that are damaged: read as far as that goes"][0] == 1
         assert quality(trace)["files of a folder that are not read"] == (1, "10_kernel_stats.csv")
 
 
@@ -140,10 +142,23 @@ def test_dirt(tmp_path: Path) -> None:
             (400, NAME),
         ]
         said = quality(trace)
-        assert said["rows with too few or too many columns: left out"] == (1, "k.csv: row 4")
+        assert said["rows with too few or too many columns: left out"] == (1, "k.csv: KERNEL_DISPATCH,Agent 4,1")
         assert said["events without a start: left out"][0] == 1
         assert said["parts of the text are not UTF-8: replaced"][0] == 1
         assert said["files whose last row has no end of line: it may be cut off"][0] == 1
+
+
+def test_quote_that_is_never_closed(tmp_path: Path) -> None:
+    """It costs its own row, wherever the next quote is; a name with a line break in it stays whole."""
+    file = write(tmp_path / "k.csv", KERNEL, [kernel(100 * n, 100 * n + 50, n) for n in range(1, 6)])
+    lines = file.read_text().splitlines()
+    lines[2] = lines[2].replace('"Agent 4"', '"Agent 4')
+    lines[5] = lines[5].replace("void gemm", "void\ngemm")
+    file.write_text("\n".join(lines) + "\n")
+    with imported(file, tmp_path) as trace:
+        found = rows(trace, "SELECT ts_ns, name FROM event ORDER BY 1")
+        assert found == [(100, NAME), (300, NAME), (400, NAME), (500, NAME.replace("void gemm", "void\ngemm"))]
+        assert quality(trace)["rows with too few or too many columns: left out"][0] == 1
 
 
 def test_gzip_of_two_members_and_cut_off(tmp_path: Path) -> None:

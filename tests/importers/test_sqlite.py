@@ -115,6 +115,16 @@ def test_cut_off_database_gives_what_is_whole(tmp_path: Path) -> None:
         assert any("cut off" in what for what in quality(trace))
 
 
+def test_nothing_readable_is_refused(tmp_path: Path) -> None:
+    """The schema is there, and every page of the tables is broken: no empty trace, but a reason."""
+    file = database(
+        tmp_path / "gone.sqlite", {"StringIds": STRINGS, "CUPTI_ACTIVITY_KIND_KERNEL": (KERNELS, [(1,) * 6])}
+    )
+    file.write_bytes(file.read_bytes()[:4096] + b"\xff" * 8192)
+    with pytest.raises(InputRefused, match="damaged, and holds no event"), imported(file, tmp_path):
+        pass
+
+
 def test_views_triggers_and_virtual_tables_are_not_touched(tmp_path: Path) -> None:
     """A view of the right name that never ends does not hang the import; it is as if it were not there."""
     file = database(tmp_path / "evil.sqlite", {"StringIds": STRINGS, "OSRT_API": ("start, end, nameId, globalTid", [])})

@@ -7,9 +7,10 @@ https://docs.nvidia.com/nsight-systems/UserGuide/index.html#sqlite-schema-refere
 from pathlib import Path
 
 from ral_trace.tracer.importers.opening import Head
+from ral_trace.tracer.importers.placing import Places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.sqlite import opened_database
-from ral_trace.tracer.importers.staging import Places, Staging, address, arguments, triple
+from ral_trace.tracer.importers.staging import Staging, address, arguments, triple
 from ral_trace.tracer.importers.tables import Tables
 from ral_trace.tracer.schema import FLAGS
 

@@ -6,7 +6,8 @@ rocprofiler-sdk: https://github.com/ROCm/rocm-systems, projects/rocprofiler-sdk/
 
 from typing import Any
 
-from ral_trace.tracer.importers.staging import Places, Staging, address, arguments, triple
+from ral_trace.tracer.importers.placing import Places
+from ral_trace.tracer.importers.staging import Staging, address, arguments, triple
 
 SPAN = {"process": "text", "start": "int", "end": "int", "correlation": "int"}
 TABLES = {

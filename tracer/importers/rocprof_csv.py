@@ -4,6 +4,8 @@ Each kind of file is known by its header. Of which process a kernel is, only the
 begin with the pid. https://github.com/ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/output/generateCSV.cpp
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import re
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import rocprof
 from ral_trace.tracer.importers.opening import DAMAGED, Head, head_of, opened
 from ral_trace.tracer.importers.rows import NOT_UTF8, Rows
@@ -20,7 +23,7 @@ from ral_trace.tracer.importers.staging import Staging
 FORMAT = "rocprofv3 CSV"
 
 BATCH_ROWS = 20_000
-LONGEST_CHARACTERS = 16 << 20
+LONGEST_CHARACTERS = 1 << 20
 NAME = re.compile(
     r"(?P<set>.*?)_?(?:kernel|memory_copy|memory_allocation|counter|agent|scratch_memory|"
     r"(?:hip|hip_runtime|hip_compiler|hsa|hsa_core|hsa_amd_ext|marker|rccl|rocdecode|rocjpeg|hipfile|ompt)_api)_[a-z]+$"
@@ -65,7 +68,7 @@ EXTRA = {
 }
 TYPES = EXTRA | {column: kind for table in rocprof.TABLES.values() for column, kind in table.items()}
 LAST_ROW = "files whose last row has no end of line: it may be cut off"
-ENDS: tuple[type[Exception], ...] = (csv.Error, EOFError, *DAMAGED)
+ENDS: tuple[type[Exception], ...] = (EOFError, *DAMAGED)
 DAMAGED_FILES = "files that are damaged: read as far as that goes"
 
 
@@ -74,8 +77,16 @@ def sniff(head: Head) -> float:
     if not head.names:
         kind = _kind(_header(head.data))
         return 0.0 if kind is None else 0.95
-    kinds = [_kind(_header(head_of(file).data)) for file in _files(head.path)]
+    kinds = [_kind_of(file) for file in _files(head.path)]
     return 0.9 if any(kind is not None and kind.table != "roc_agent" for kind in kinds) else 0.0
+
+
+def _kind_of(file: Path) -> Kind | None:
+    """None also when it cannot be read; a neighbour that can is worth more."""
+    try:
+        return _kind(_header(head_of(file).data))
+    except InputRefused:
+        return None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -101,7 +112,7 @@ def read(path: Path, rows: Rows) -> None:
         for file in files:
             sets.setdefault(_set_of(file), []).append(file)
         for number, of_set in enumerate(sets):
-            _Set(staging, rows, number, of_set).read(sets[of_set])
+            _Set(staging, rows, number, of_set, alone=len(files) == 1).read(sets[of_set])
         rows.facts["producer"] = "rocprofv3"
         rocprof.place(staging)
 
@@ -114,7 +125,8 @@ def _set_of(file: Path) -> str:
 class _Set:
     """The files of one process. What does not say whose it is belongs to the process that the others name."""
 
-    def __init__(self, staging: Staging, rows: Rows, number: int, prefix: str) -> None:
+    def __init__(self, staging: Staging, rows: Rows, number: int, prefix: str, *, alone: bool) -> None:
+        self.alone = alone
         self.staging = staging
         self.rows = rows
         self.number = number
@@ -126,7 +138,12 @@ class _Set:
             columns = {column: TYPES[column] for column in kind.columns}
             self.staging.table(f"csv_{kind.table}", columns)
         for file in files:
-            self._read(file)
+            try:
+                self._read(file)
+            except InputRefused as error:
+                if self.alone:
+                    raise
+                self.rows.bad(DAMAGED_FILES, error)
         found = self.staging.sql("""
             SELECT DISTINCT pid FROM (SELECT pid FROM csv_roc_call UNION ALL SELECT pid FROM csv_roc_counter_row)
             WHERE pid IS NOT NULL LIMIT 2""")
@@ -183,15 +200,15 @@ class _Set:
         with opened(file) as binary:
             lines = _Lines(io.TextIOWrapper(binary, "utf-8-sig", "replace", newline=""))
             csv.field_size_limit(LONGEST_CHARACTERS)
-            reader = csv.reader(lines)
-            header = next(reader, [])
+            header = next(csv.reader(lines), [])
+            lines.taken()
             kind = _kind(header)
             if kind is None:
                 self.rows.bad("files of a folder that are not read", file.name)
                 return
             spelt = {name: index for index, name in enumerate(header)}
             columns = {column: spelt[name] for column, name in kind.columns.items() if name in spelt}
-            for batch in self._batches(file, reader, len(header), list(columns.values())):
+            for batch in self._batches(file, lines, len(header), list(columns.values())):
                 self.staging.append(f"csv_{kind.table}", list(columns), batch)
             if lines.replaced:
                 self.rows.bad(NOT_UTF8, file.name, count=lines.replaced)
@@ -199,15 +216,12 @@ class _Set:
                 self.rows.bad(LAST_ROW, file.name)
         self.rows.advance(file.stat().st_size)
 
-    def _batches(
-        self, file: Path, reader: Iterator[list[str]], width: int, picked: list[int]
-    ) -> Iterator[list[tuple[str, ...]]]:
+    def _batches(self, file: Path, lines: _Lines, width: int, picked: list[int]) -> Iterator[list[tuple[str, ...]]]:
         batch: list[tuple[str, ...]] = []
         try:
-            for line, row in enumerate(reader, 2):
+            for row in _rows(lines, width):
                 if len(row) != width:
-                    if row:
-                        self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: row {line}")
+                    self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: {','.join(row)}")
                     continue
                 batch.append(tuple([row[index] for index in picked]))
                 if len(batch) == BATCH_ROWS:
@@ -218,11 +232,31 @@ class _Set:
         yield batch
 
 
+def _rows(lines: _Lines, width: int) -> Iterator[list[str]]:
+    """Rows that are not empty. A quote that is never closed costs its own line, not all that it swallows."""
+    reader = csv.reader(lines)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            row = []
+            reader = csv.reader(lines)
+        taken = lines.taken()
+        if row is None and not taken:
+            return
+        if row is not None and (len(row) == width or len(taken) == 1):
+            if row:
+                yield row
+        else:
+            yield from (next(csv.reader([line.rstrip("\r\n")]), [""]) for line in taken)
+
+
 class _Lines:
-    """The lines of a file, none of them longer than LONGEST_CHARACTERS. Raises csv.Error."""
+    """The lines of a file, none of them longer than LONGEST_CHARACTERS: of a longer one the rest is another line."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
+        self._taken: list[str] = []
         self.last = "\n"
         self.replaced = 0
         """Lines with bytes that are not UTF-8."""
@@ -234,8 +268,12 @@ class _Lines:
         line = self._text.readline(LONGEST_CHARACTERS)
         if not line:
             raise StopIteration
-        if len(line) == LONGEST_CHARACTERS:
-            raise csv.Error("a line is too long")
         self.last = line
         self.replaced += "\ufffd" in line
+        self._taken.append(line)
         return line
+
+    def taken(self) -> list[str]:
+        """The lines since the last call."""
+        taken, self._taken = self._taken, []
+        return taken

@@ -7,9 +7,10 @@ are named alike, are read by `rocpd`.
 from pathlib import Path
 
 from ral_trace.tracer.importers.opening import Head
+from ral_trace.tracer.importers.placing import Places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.sqlite import opened_database
-from ral_trace.tracer.importers.staging import Places, Staging, arguments, triple
+from ral_trace.tracer.importers.staging import Staging, arguments, triple
 from ral_trace.tracer.importers.tables import Tables
 
 FORMAT = "rocmProfileData"

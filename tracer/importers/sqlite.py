@@ -4,6 +4,7 @@ Only real tables are read, column by column; a view, a trigger, a virtual table 
 could run for ever or do things. https://www.sqlite.org/security.html
 """
 
+import contextlib
 import itertools
 import shutil
 import sqlite3
@@ -50,9 +51,17 @@ def opened_database(
             finally:
                 connection.close()
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise InputRefused(path, f"is not a readable SQLite database ({error})", "export it again") from error
+        packed = not _begins_so(path, SQLITE_MAGIC)
+        remedy = "unpack it, if it is packed" if packed else "export it again"
+        raise InputRefused(path, f"is not a readable SQLite database ({error})", remedy) from error
     except OSError as error:
         raise InputRefused(path, f"cannot be read ({error.strerror})", "check the file and its rights") from error
+
+
+def _begins_so(path: Path, magic: bytes) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(magic)) == magic
+    return False
 
 
 def _place_without_logs(path: Path, folder: Path) -> Path:

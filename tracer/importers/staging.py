@@ -6,13 +6,14 @@ these their process, thread, device and stream. The tables are temporary: they s
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from ral_trace.tracer import _native
+from ral_trace.tracer.importers.placing import Places, Placing
 from ral_trace.tracer.importers.rows import NULL, Rows, text
 from ral_trace.tracer.schema import FLAGS
 
@@ -52,28 +53,13 @@ SYNCHRONIZES = r"^(cuda|cu|hip)\w*Synchronize"
 """Host calls that wait for a device, with the versions that Nsight Systems appends."""
 
 
-class Places:
-    """What an importer knows of the processes, threads and devices that its rows name by key.
-
-    `otherwise` gives the columns of a process that is not described, from its key.
-    """
-
-    def __init__(self, device_type: str, vendor: str, otherwise: Callable[[str], dict[str, Any]]) -> None:
-        self.otherwise = otherwise
-        self.device_type = device_type
-        self.vendor = vendor
-        self.processes: dict[str | None, dict[str, Any]] = {}
-        self.threads: dict[tuple[str | None, int | None], dict[str, Any]] = {}
-        self.devices: dict[tuple[str | None, int | None], dict[str, Any]] = {}
-        """By process and index; process None: for all that have none of their own."""
-
-
 class Staging:
     """Use it as a context manager: it drops its tables."""
 
     def __init__(self, rows: Rows, places: Places) -> None:
         self.rows = rows
         self.places = places
+        self.placing = Placing(self, places)
         self.connection = rows.builder.connection
         self._tables: dict[str, Mapping[str, str]] = {}
         self.made("raw", "SELECT " + ", ".join(f"NULL::{kind} AS {name}" for name, kind in RAW.items()) + " LIMIT 0")
@@ -190,38 +176,9 @@ class Staging:
         ids = ("process_id", "thread_id", "device_id", "stream_id")
         self.table("placed", {"process": "text", **dict.fromkeys((*key[1:], *ids), "int")})
         found = self.sql(f"""
-            SELECT DISTINCT process, tid, {ON_DEVICE}::BIGINT, device, stream
-            FROM raw ORDER BY ALL""")
-        self.append("placed", (*key, *ids), [(*row, *self._ids(*row)) for row in found])
-
-    def _ids(
-        self, process: str | None, tid: int | None, on_device: int, device: int | None, stream: int | None
-    ) -> tuple[int, int | None, int | None, int | None]:
-        process_id = self.process(process)
-        thread_id = device_id = stream_id = None
-        if tid is not None:
-            thread_id = self.rows.thread(process_id, tid, **{"tid": tid, **self.places.threads.get((process, tid), {})})
-        if on_device:
-            device_id = self.device(process, device)
-            if stream is not None:
-                stream_id = self.rows.stream(device_id, stream)
-        return process_id, thread_id, device_id, stream_id
-
-    def process(self, key: str | None) -> int:
-        """The id of a process."""
-        known = self.places.processes.get(key)
-        if known is None:
-            known = {} if key is None else self.places.otherwise(key)
-        return self.rows.process(key, **known)
-
-    def device(self, process: str | None, index: int | None) -> int:
-        """The id of a device of a process. An index that no device can have is unknown."""
-        if index is not None and not -(2**31) <= index < 2**31:
-            self.rows.bad("devices with a number that cannot be: taken as unknown", index)
-            index = None
-        devices = self.places.devices
-        known = devices.get((process, index)) or devices.get((None, index)) or {"vendor": self.places.vendor}
-        return self.rows.device(self.process(process), self.places.device_type, index, **known)
+            SELECT DISTINCT process, tid, {ON_DEVICE}::BIGINT, device, stream FROM raw ORDER BY ALL""")
+        placed = zip(found, self.placing.ids(found), strict=True)
+        self.append("placed", (*key, *ids), [(*names, *numbers) for names, numbers in placed])
 
     def _find_launches(self) -> None:
         """Fills `launching`: of the host calls with the correlation of device work, the outermost one each."""
@@ -292,8 +249,10 @@ class Staging:
         if process is None:
             return self.rows.counter(name if device is None else f"{name} (device {device})", unit)
         if device is None:
-            return self.rows.counter(name, unit, process=self.process(process))
-        return self.rows.counter(name, unit, process=self.process(process), device=self.device(process, device))
+            return self.rows.counter(name, unit, process=self.placing.process(process))
+        return self.rows.counter(
+            name, unit, process=self.placing.process(process), device=self.placing.device(process, device)
+        )
 
 
 def _text(value: object) -> str | None:

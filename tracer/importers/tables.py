@@ -4,12 +4,14 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
+from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import sqlite
 from ral_trace.tracer.importers.staging import Staging
 
 NOT_THERE = "tables that are read and that the file does not have, so that nothing is known of them"
 COLUMNS_NOT_THERE = "columns without which nothing can be said of a table's rows, and which the file does not have"
 NOT_READ = "tables that are not read"
+AGAIN = "export it again"
 DAMAGED = "tables that are damaged: read as far as that goes"
 
 
@@ -25,6 +27,9 @@ class Tables:
         self._unread = dict(self._there)
         self._longest = {name: self._last_rowid(table) for name, (table, _) in self._there.items()}
         self._missing: list[str] = []
+        self._path = path
+        self._damaged: str | None = None
+        self._first_event = self._rows.builder.new_ids("event", 0)
         self._advanced = 0
 
     def __contains__(self, table: str) -> bool:
@@ -88,7 +93,8 @@ class Tables:
                 self._staging.append(as_table, list(columns), batch)
                 self._advance(table, len(batch))
         except sqlite3.DatabaseError as error:
-            self._rows.bad(DAMAGED, f"{table}: {error}")
+            self._damaged = f"{table}: {error}"
+            self._rows.bad(DAMAGED, self._damaged)
 
     def _advance(self, table: str, rows: int) -> None:
         all_rows = sum(self._longest.values()) or 1
@@ -105,7 +111,12 @@ class Tables:
         return last if isinstance(last, int) and 0 < last <= self._bytes else 0
 
     def tell(self) -> None:
-        """Says in `quality` what is not in the file, and what was not read of it."""
+        """Says in `quality` what is not in the file, and what was not read of it.
+
+        Raises InputRefused where damage left nothing at all.
+        """
+        if self._damaged and self._rows.builder.new_ids("event", 0) == self._first_event:
+            raise InputRefused(self._path, f"is damaged, and holds no event that can be read ({self._damaged})", AGAIN)
         self._rows.advance(self._bytes - self._advanced)
         if self._missing:
             self._rows.bad(NOT_THERE, ", ".join(self._missing), count=len(self._missing))
