@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
@@ -218,12 +219,13 @@ class _Set:
 
     def _batches(self, file: Path, lines: _Lines, width: int, picked: list[int]) -> Iterator[list[tuple[str, ...]]]:
         batch: list[tuple[str, ...]] = []
+        pick = itemgetter(*picked)  # several columns tell a kind, so that this gives tuples
         try:
             for row in _rows(lines, width):
                 if len(row) != width:
                     self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: {','.join(row)}")
                     continue
-                batch.append(tuple([row[index] for index in picked]))
+                batch.append(pick(row))
                 if len(batch) == BATCH_ROWS:
                     yield batch
                     batch = []

@@ -115,7 +115,11 @@ class Staging:
             return array
         if kind == "real":
             return np.array([self._float(row[index]) for row in rows], np.float64)
-        return np.array([_text(row[index]) for row in rows], object)
+        values = [row[index] for row in rows]
+        clean = [
+            value if type(value) is str and value.isascii() and "\0" not in value else _text(value) for value in values
+        ]
+        return np.array(clean, object)
 
     def _float(self, value: object) -> float:
         if value is None or value == "":
