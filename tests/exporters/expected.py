@@ -35,7 +35,8 @@ def bandwidths(trace: Trace, link: str) -> list[Curve]:
     """Of each device in one direction, bytes/s."""
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in trace.rows("SELECT * FROM event WHERE kind = 'transfer' AND (flags & 4) = 0"):
-        if row["category"] == link and row["bytes"] and row["dur_ns"]:
+        known = row["device"] is not None and row["bytes"] and row["dur_ns"]
+        if row["category"] == link and known:
             rate = row["bytes"] * 10**9 // row["dur_ns"]
             changes[row["device"]] += [(row["ts_ns"], rate), (row["ts_ns"] + row["dur_ns"], -rate)]
     return sorted(curve_of(of_device) for of_device in changes.values())
