@@ -35,9 +35,7 @@ def mode(path: Path) -> int:
 def test_the_ending_chooses() -> None:
     assert [exporter_for(Path(name)) for name in NAMES] == [perfetto, own_json, own_json, parquet]
     assert [exporter_for(Path(name)) for name in OTHERS] == [speedscope, snapshot, collapsed, collapsed, table, table]
-    with pytest.raises(
-        UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.speedscope\.json"
-    ):
+    with pytest.raises(UsageError, match=r"no exporter writes '\.txt'; choose one of: \.pftrace, \.speedscope\.json"):
         exporter_for(Path("run.txt"))
 
 
