@@ -451,6 +451,12 @@ def test_parts_of_expandable_segments_come_and_go(tmp_path: Path) -> None:
         assert (250, 50, 2_000, None) in regions(trace)
 
 
+def test_segments_that_overlap_count_once(tmp_path: Path) -> None:
+    with imported_value([segment(4096, 200), segment(4096, 200), segment(4196, 200)], tmp_path) as trace:
+        assert regions(trace) == [(0, 200, None, None)]
+        assert said(trace, "segments that overlap another") == 2
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 12)), max_size=25))
 def test_mapped_bytes_are_those_of_a_plain_model(tmp_path: Path, steps: list[tuple[bool, int, int]]) -> None:

@@ -27,7 +27,7 @@ def read_pickle(path: Path, rows: Rows) -> tuple[object, int]:
     if not data:
         raise InputRefused(path, "the file is empty", AGAIN)
     try:
-        with _without_collections():
+        with without_collections():
             value, used, replaced = _native.read_plain_pickle(data)
     except ValueError as error:
         raise InputRefused(path, f"is not a snapshot that can be read ({error})", AGAIN) from error
@@ -42,7 +42,7 @@ def read_pickle(path: Path, rows: Rows) -> tuple[object, int]:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Millions of new objects, none of them garbage, would make Python look for garbage over and over."""
     enabled = gc.isenabled()
     gc.disable()

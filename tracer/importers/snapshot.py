@@ -16,7 +16,7 @@ from typing import Any
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import Head
-from ral_trace.tracer.importers.plain_pickle import AGAIN, read_pickle
+from ral_trace.tracer.importers.plain_pickle import AGAIN, read_pickle, without_collections
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.snapshot_annotations import add_annotations
 from ral_trace.tracer.importers.snapshot_device import DeviceHistory, Place
@@ -41,6 +41,11 @@ def sniff(head: Head) -> float:
 
 def read(path: Path, rows: Rows) -> None:
     """Adds the devices, events, blocks and regions of a snapshot. Raises InputRefused."""
+    with without_collections():
+        _read(path, rows)
+
+
+def _read(path: Path, rows: Rows) -> None:
     value, size_bytes = read_pickle(path, rows)
     snapshot = _Snapshot.of(path, value, size_bytes)
     times = times_of(rows, snapshot.traces)

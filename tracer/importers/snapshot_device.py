@@ -75,7 +75,6 @@ class DeviceHistory:
     def add(self, entries: Sequence[Any], times: Sequence[int], begin_ns: int) -> int:
         """Adds all of it. Returns how many entries, and segments, could be used."""
         self._regions = Regions(self._rows, self._place.device, begin_ns)
-        # An alloc at the end is looked up among the blocks at the end: it is the last event of its address.
         used = 0
         for entry, ts_ns in zip(entries, times, strict=True):
             add = self._add.get(str(entry.get("action"))) if isinstance(entry, dict) else None

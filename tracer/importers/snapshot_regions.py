@@ -43,8 +43,12 @@ class Regions:
         """The regions that there were when the snapshot was taken: those that nothing opened were there before."""
         if not segments:
             return
-        held = 0
-        for address, size in segments:
+        held = end = 0
+        for address, size in sorted(segments):
+            if address < end:
+                self._rows.bad("segments that overlap another: left out", f"address {address}")
+                continue
+            end = address + size
             at = address
             for start, length in list(self._overlapping(address, size)):
                 self._was_there(at, start - at)
@@ -57,7 +61,8 @@ class Regions:
 
     def _overlapping(self, address: int, size: int) -> Iterator[tuple[int, int]]:
         at = max(bisect_right(self._starts, address) - 1, 0)
-        for start in self._starts[at:]:
+        for place in range(at, len(self._starts)):
+            start = self._starts[place]
             if start >= address + size:
                 return
             if start + self._sizes[start] > address:
@@ -80,7 +85,7 @@ class Regions:
 
     def _close(self, event: int, ts_ns: int, start: int, length: int) -> None:
         self._change("close", event, ts_ns, start, length)
-        self._starts.remove(start)
+        del self._starts[bisect_right(self._starts, start) - 1]
         del self._sizes[start]
 
     def _was_there(self, address: int, size: int) -> None:
