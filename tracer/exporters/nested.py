@@ -12,6 +12,7 @@ import numpy as np
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn
+from ral_trace.tracer.exporters.drawn_tracks import tracks
 from ral_trace.tracer.exporters.output import MAX_NS, Selection
 from ral_trace.tracer.reading import Trace
 
@@ -50,7 +51,7 @@ class Nested:
         self.last_ns = 0 if last is None else min(int(last), MAX_NS)
         found = trace.sql(f"SELECT DISTINCT track FROM ({self._slices}) WHERE {SLICES} ORDER BY track").fetchall()
         self.tracks: list[int] = [track for (track,) in found]
-        self._described = {track.key: track for track in drawn.tracks(trace)}
+        self._described = {track.key: track for track in tracks(trace)}
 
     def path(self, track: int) -> list[str]:
         """The names of a track and of those above it, outermost first."""

@@ -122,6 +122,10 @@ class Selection:
             "access": f"event IN {event}",
         }
 
+    def at(self, column: str) -> str:
+        """SQL: whether a moment is in the window."""
+        return _all_of(self._overlaps(column, column))
+
     def on(self, column: str = "device", *, or_none: bool = False) -> str:
         """SQL: whether a row is of a chosen device, or with `or_none` of no device at all."""
         if self.device_ids is None:

@@ -79,7 +79,7 @@ def _table_query(trace: Trace, window: Window, table: str) -> str:
         if "id" in columns:
             condition = f"id IN (SELECT id FROM event WHERE {conditions['event']})"
         elif "ts_ns" in columns:
-            condition = conditions["counter_value"]
+            condition = selection.at("ts_ns")
     order = sorts.get(table, "") or ("ts_ns, id" if table in EVENT_VIEWS else "")
     return f"SELECT * FROM {table} WHERE {condition}" + (f" ORDER BY {order}" if order else "")
 

@@ -41,12 +41,12 @@ def align(builder: TraceBuilder, files: Sequence[Rows]) -> None:
     if len(ranked) < 2:
         return
     base, others = ranked[0], ranked[1:]
-    base.facts |= {"clock_offset_ns": 0, "clock_uncertainty_ns": 0}
+    base.facts |= {"clock_offset_ns": _added(base), "clock_uncertainty_ns": 0}
     for rows in others:
         found = _offset(builder, base.source, rows.source)
         one_clock = _host(base) is not None and _host(base) == _host(rows) and _zero(base) == _zero(rows) != "file"
         if one_clock:
-            rows.facts |= {"clock_offset_ns": 0, "clock_uncertainty_ns": None if found is None else found[1]}
+            rows.facts |= {"clock_offset_ns": _added(rows), "clock_uncertainty_ns": None if found is None else found[1]}
         elif found is None:
             rows.bad(
                 "clocks are not aligned: no matching collectives tell how they differ",
@@ -55,9 +55,14 @@ def align(builder: TraceBuilder, files: Sequence[Rows]) -> None:
         else:
             offset_ns, uncertainty_ns, number = found
             _shift(builder, rows.source, offset_ns)
-            rows.facts |= {"clock_offset_ns": offset_ns, "clock_uncertainty_ns": uncertainty_ns}
+            rows.facts |= {"clock_offset_ns": _added(rows) + offset_ns, "clock_uncertainty_ns": uncertainty_ns}
             rows.bad("collectives on which the clock was aligned with that of the lowest rank",
                      f"moved by {offset_ns} ns, give or take {uncertainty_ns} ns", count=number)  # fmt: skip
+
+
+def _added(rows: Rows) -> int:
+    """What its importer has added to the source's own times already."""
+    return int(rows.facts.get("clock_offset_ns") or 0)
 
 
 def _host(rows: Rows) -> str | None:
