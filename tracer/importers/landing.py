@@ -11,7 +11,6 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
-NESTED = ("thread", "ts_ns", "end_ns", "n")
 ROWS_AT_ONCE = 1_000_000
 UNNESTED = FLAGS["INVALID"] | FLAGS["SUSPENDED"]
 COLUMNS = (
@@ -104,7 +103,8 @@ def _place(connection: duckdb.DuckDBPyConnection, steps: int, tolerance_ns: int)
             WHERE thread IS NOT NULL AND (flags & {UNNESTED}) = 0
             UNION ALL SELECT n, n, process, thread, ts_ns, 0 FROM arrow_end WHERE thread IS NOT NULL)
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, nest_order""").fetchnumpy()
-    columns = {"n": host["n"], "parent": _native.nest(*(host[name] for name in NESTED), tolerance_ns)}
+    parent = _native.nest(host["thread"], host["ts_ns"], host["end_ns"], host["n"], tolerance_ns)
+    columns = {"n": host["n"], "parent": parent}
     if steps:
         del host["end_ns"], host["thread"]
         columns["step"] = _steps(connection, host["process"], host["ts_ns"])
