@@ -32,7 +32,7 @@ from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
-MOST_MEMORY = "640MiB"
+MOST_MEMORY = "1GiB"
 """Of the database while files are imported; what is more spills to a private folder."""
 DUCKDB_MAGIC = slice(8, 12)
 
