@@ -196,7 +196,7 @@ def test_values_of_other_types_cost_their_rows_only(tmp_path: Path) -> None:
             ("kernel", None, FLAGS["INVALID"]), ("kernel", 7, 0),
         ]  # fmt: skip
         assert busy_ns(trace) == 17
-        assert trace.sql('SELECT count(*), count("index") FROM device').fetchall() == [(3, 1)]
+        assert trace.sql('SELECT count(*), count("index") FROM device').fetchall() == [(4, 2)]
         assert trace.sql("SELECT rank FROM source").fetchall() == [(None,)]
         assert warnings(trace)["rows of TASK without a time: left out"] == 1
 
