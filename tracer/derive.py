@@ -146,7 +146,7 @@ def _stated_source(connection: duckdb.DuckDBPyConnection) -> str | None:
     for source, pattern in STEP_SOURCES:
         row = connection.execute(
             """UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
-               WHERE kind = 'annotation' AND thread IS NOT NULL AND regexp_matches(name, $1)""",
+               WHERE kind = 'annotation' AND stream IS NULL AND regexp_matches(name, $1)""",
             [pattern],
         ).fetchone()
         if row is not None and row[0] > 0:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import importer_of
 from tests.importers.databases import busy_ns, counts, imported, quality, rows, survivors
 
@@ -111,8 +109,7 @@ def test_one_file_by_its_header(tmp_path: Path) -> None:
         ]
     other = tmp_path / "kernel_trace.csv"
     other.write_text("a,b\n1,2\n")
-    with pytest.raises(InputRefused, match="no format"):
-        importer_of(other)
+    assert importer_of(other) is None
 
 
 def test_counters_tell_their_dispatches(tmp_path: Path) -> None:

@@ -150,14 +150,17 @@ class Rows:
     def finish(self) -> None:
         """Hands over what is left. Nothing can be added afterwards."""
         self.flush()
+        if self.builder.derived:
+            return
+        source = self.source
         self.builder.add_rows("quality", [
-            {"source": self.source, "process": process, "what": what, "count": count, "example": example}
+            {"source": source, "process": process, "what": what, "count": count, "example": example}
             for (what, process), (count, example) in self._bad.items()
         ])  # fmt: skip
         if self.facts:
             sets = ", ".join(f'"{column}" = ?' for column in self.facts)
             values = [_fitting("source", column, value) for column, value in self.facts.items()]
-            self.builder.connection.execute(f"UPDATE source SET {sets} WHERE id = ?", [*values, self.source])
+            self.builder.connection.execute(f"UPDATE source SET {sets} WHERE id = ?", [*values, source])
 
     def _place(self, table: str, key: Hashable, **columns: Any) -> int:
         found = self._places.get(key)
