@@ -109,15 +109,16 @@ def survivors(folder: Path, name: str, contents: Iterable[bytes]) -> int:
 
 
 def _survives(builder: TraceBuilder, path: Path) -> bool:
-    importer = importer_of(path) if path.stat().st_size else None
-    if importer is None:
-        return False
-    found = Rows(builder, path, importer.FORMAT)
+    found = None
     try:
+        importer = importer_of(path)
+        if importer is None:
+            return False
+        found = Rows(builder, path, importer.FORMAT)
         importer.read(path, found)
         found.finish()
     except InputRefused as refusal:
-        assert found.discard()
+        assert found is None or found.discard()
         told = str(refusal)
     else:
         return True
