@@ -1,4 +1,4 @@
-"""Any trace that can be built comes out whole: our JSON is exact, and a .pftrace holds all that is to be drawn."""
+"""Any trace that can be built comes out whole, and back: JSON and Parquet exactly, a .pftrace with what it draws."""
 
 import json
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ral_trace.tracer.exporters import export
@@ -78,6 +78,33 @@ def check_json(original: Path, out: Path) -> None:
             assert trace.sql(f"({one} EXCEPT ALL {two}) UNION ALL ({two} EXCEPT ALL {one})").fetchall() == []
 
 
+def check_parquet(original: Path, trace: Trace, out: Path) -> None:
+    back = import_files([export(trace, out)], out.with_name("back-from-parquet.duckdb"))
+    with open_trace(original, other=back) as both:
+        for table in TABLES:
+            one, two = f"FROM trace.{table.name}", f"FROM other.{table.name}"
+            assert both.sql(f"({one} EXCEPT ALL {two}) UNION ALL ({two} EXCEPT ALL {one})").fetchall() == []
+
+
+DRAWN = f"""
+    SELECT kind::VARCHAR, coalesce(nullif(name, ''), kind::VARCHAR), ts_ns,
+           CASE WHEN kind IN ('instant', 'error') THEN nullif(dur_ns, 0) ELSE dur_ns END, bytes, correlation,
+           thread IS NULL OR kind IN ('kernel', 'transfer') AND stream IS NOT NULL AS off_thread,
+           stream IS NULL AS off_stream
+    FROM event WHERE (flags & {FLAGS["INVALID"]}) = 0 AND kind IN {SLICE_KINDS} ORDER BY ALL"""
+"""All of an event that a timeline can say."""
+
+
+def check_pftrace_comes_back(trace: Trace, file: Path) -> None:
+    with open_trace(import_files([file], file.with_name("back-from-pftrace.duckdb"))) as back:
+        assert back.sql(DRAWN).fetchall() == trace.sql(DRAWN).fetchall()
+        values = (
+            "SELECT ts_ns, value FROM counter_value v JOIN counter c ON c.id = counter WHERE unit = '%' ORDER BY ALL"
+        )
+        finite = values.replace("WHERE", "WHERE isfinite(value) AND")
+        assert back.sql(values).fetchall() == trace.sql(finite).fetchall()
+
+
 def track_of(row: dict[str, Any]) -> str:
     """The kind of place where a row is to be drawn."""
     on_stream = row["stream"] is not None
@@ -145,18 +172,24 @@ GIVEN = given(
     }),
 )  # fmt: skip
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+"""An example takes half a second, so that to make a failing one smaller takes minutes."""
 
 
 def check(places: list[dict[str, Any]], events: list[dict[str, Any]], rest: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         original = built(Path(folder) / "run.duckdb", places, events, rest)
         with open_trace(original) as trace:
-            check_pftrace(trace, export(trace, Path(folder) / "run.pftrace"))
+            timeline = export(trace, Path(folder) / "run.pftrace")
+            check_pftrace(trace, timeline)
+            if events:
+                check_pftrace_comes_back(trace, timeline)
+            check_parquet(original, trace, Path(folder) / "run")
             out = export(trace, Path(folder) / "run.json")
         check_json(original, out)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=8, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @GIVEN
 def test_any_trace_comes_out_whole(
     places: list[dict[str, Any]], events: list[dict[str, Any]], rest: dict[str, Any]
@@ -165,7 +198,7 @@ def test_any_trace_comes_out_whole(
 
 
 @pytest.mark.soak
-@settings(max_examples=1_000, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1_000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @GIVEN
 def test_any_of_many_traces_comes_out_whole(
     places: list[dict[str, Any]], events: list[dict[str, Any]], rest: dict[str, Any]

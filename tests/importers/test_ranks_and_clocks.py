@@ -1,14 +1,17 @@
 """Several sources in one trace: their ranks, and their clocks on what they did together."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ral_trace.tracer.importers import clocks, ranks
+from ral_trace.tracer.importers import clocks, import_files, ranks
 from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.reading import open_trace
 from ral_trace.tracer.store import TraceBuilder
+from tests.shared import CASES, needs_shared
 
 NEVER_MET = "clocks are not aligned: no matching collectives tell how they differ"
 
@@ -91,6 +94,26 @@ def test_files_of_other_formats_may_be_about_the_same_rank(builder: TraceBuilder
     memory.facts["rank"] = 0
     assert settle(source(builder, "a", 0, 1), memory) == [(0, 0), (0, 0)]
     assert said(builder) == {}
+
+
+@needs_shared
+def test_a_folder_in_which_two_files_claim_a_rank(tmp_path: Path) -> None:
+    """Neither is overwritten by the other."""
+    with open_trace(import_files([CASES / "two_ranks_same_rank"], tmp_path / "run.duckdb")) as trace:
+        assert trace.sql("SELECT rank FROM source ORDER BY id").fetchall() == [(0,), (None,)]
+        assert trace.sql("SELECT count(*) FROM event").fetchall() == [(2,)]
+        assert ("ranks of 2 that no file is about", "1") in trace.sql("SELECT what, example FROM quality").fetchall()
+
+
+def test_sizes_of_the_world_are_numbers_or_text(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "step", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    for rank, size in ((0, "4"), (3, 4)):
+        document = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": size}, "traceEvents": [event]}
+        (tmp_path / f"{rank}.json").write_text(json.dumps(document))
+    files = [tmp_path / "0.json", tmp_path / "3.json"]
+    with open_trace(import_files(files, tmp_path / "run.duckdb")) as trace:
+        found = trace.sql("SELECT what, count, example FROM quality WHERE what LIKE 'ranks of%'").fetchall()
+        assert found == [("ranks of 4 that no file is about", 2, "1, 2")]
 
 
 def collectives(rows: Rows, ends_ns: list[int], dur_ns: int = 500, name: str = "ncclDevKernel_AllReduce_Sum") -> None:
