@@ -150,8 +150,8 @@ struct ProcessHeader {
   std::atomic<Alarm> alarm;               // ... and why, the last time
   std::atomic<std::uint32_t> shed;        // Detail bits that the collector took back; it alone writes this
   std::int32_t parent;                    // pid of the process that started it
-  std::array<char, 256> note;      // why ops are not recorded, when they are not
-  std::array<char, 2048> command;  // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
+  std::array<char, 256> note;             // why ops are not recorded, when they are not
+  std::array<char, 2048> command;         // /proc/self/cmdline: words ended by NUL, the end by two; cut when longer
 };
 static_assert(sizeof(ProcessHeader) <= kHeaderBytes);
 
