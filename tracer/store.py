@@ -26,6 +26,9 @@ OUTPUT = "output"
 folder.
 """
 
+ROWS_A_GROUP = 61_440
+"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
+
 TABLES = {table.name: table for table in schema.TABLES}
 
 
@@ -59,13 +62,13 @@ class TraceBuilder:
         previous = os.umask(0o077)
         try:
             quoted = str(self.partial).replace("'", "''")
-            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb)")
+            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb, ROW_GROUP_SIZE {ROWS_A_GROUP})")
         finally:
             os.umask(previous)
-        schema.create(self.connection, OUTPUT)
-        for staging in (derive.MEMORY_CHANGE, derive.ACCESS_SEEN):
-            self.connection.execute(staging)
+        # In one transaction: each would wait for the disk else.
         self.connection.execute("BEGIN")
+        schema.create(self.connection, OUTPUT)
+        self.connection.execute(f"COMMIT; {derive.MEMORY_CHANGE}; {derive.ACCESS_SEEN}; BEGIN")
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +112,11 @@ class TraceBuilder:
                 value.append(first + offset)
         self._next_id[table] = first + len(rows)
         names = ", ".join(f'"{column}"' for column in columns)
-        self.connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", values)
+        statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
+        if len(values) == 1:
+            self.connection.execute(statement, values[0])
+        else:
+            self.connection.executemany(statement, values)
         return first
 
     def new_ids(self, table: str, count: int) -> int:
@@ -134,6 +141,7 @@ class TraceBuilder:
             derive.derive(self.connection, self.placed_processes)
         self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         with self.saying_where():
-            self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
+            # Straight into the file, without a log beside it.
+            self.connection.execute(f"SET checkpoint_threshold = '1B'; COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output
