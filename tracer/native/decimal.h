@@ -93,10 +93,9 @@ inline std::optional<std::int64_t> whole_number(std::string_view text, bool is_u
                            : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a') + 10
                            : c >= 'A' && c <= 'F' ? static_cast<unsigned>(c - 'A') + 10
                                                   : 16;
-    if (digit >= base || value > (std::numeric_limits<std::uint64_t>::max() - digit) / base) {
+    if (digit >= base || __builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value)) {
       return std::nullopt;
     }
-    value = value * base + digit;
   }
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (negative ? is_unsigned || value > kMost : !is_unsigned && value > kMost) {

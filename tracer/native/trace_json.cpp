@@ -62,18 +62,26 @@ TraceScanner::TraceScanner(ScanOptions options) : options_(std::move(options)) {
 JsonText TraceScanner::text_here() { return {buffer_.data() + position_, buffer_.data() + buffer_.size(), faults_}; }
 
 void TraceScanner::consumed(const char* until) {
-  const char* from = buffer_.data() + position_;
-  for (const char* at = from; (at = static_cast<const char*>(std::memchr(at, '\n', until - at))) != nullptr; ++at) {
-    ++lines_;
-    line_begin_ = offset_ + static_cast<std::uint64_t>(at - from) + 1;
-  }
-  offset_ += static_cast<std::uint64_t>(until - from);
-  position_ += static_cast<std::size_t>(until - from);
+  const auto bytes = static_cast<std::size_t>(until - (buffer_.data() + position_));
+  offset_ += bytes;
+  position_ += bytes;
   retry_at_ = 0;
   faults_.keep();
 }
 
-std::string TraceScanner::place(const char* at) const {
+void TraceScanner::count_lines() {
+  const char* from = buffer_.data() + counted_;
+  const char* until = buffer_.data() + position_;
+  if (const auto lines = static_cast<std::uint64_t>(std::count(from, until, '\n')); lines > 0) {
+    lines_ += lines;
+    const char* line = std::find(std::make_reverse_iterator(until), std::make_reverse_iterator(from), '\n').base();
+    line_begin_ = offset_ - static_cast<std::uint64_t>(until - line);
+  }
+  counted_ = position_;
+}
+
+std::string TraceScanner::place(const char* at) {
+  count_lines();
   const char* from = buffer_.data() + position_;
   const auto lines = static_cast<std::uint64_t>(std::count(from, at, '\n'));
   const std::uint64_t offset = offset_ + static_cast<std::uint64_t>(at - from);
@@ -83,8 +91,9 @@ std::string TraceScanner::place(const char* at) const {
 }
 
 void TraceScanner::feed(std::string_view data) {
+  count_lines();
   buffer_.erase(0, position_);
-  position_ = 0;
+  position_ = counted_ = 0;
   buffer_.append(data);
   run(false);
 }

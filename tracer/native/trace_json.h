@@ -114,7 +114,9 @@ class TraceScanner {
   [[nodiscard]] JsonText text_here();
   void consumed(const char* until);
   void skip_from_here(Fault fault, State after);
-  [[nodiscard]] std::string place(const char* at) const;
+  // Brings lines_ and line_begin_ up to position_.
+  void count_lines();
+  [[nodiscard]] std::string place(const char* at);
 
   ScanOptions options_;
   std::vector<std::string> columns_;  // of fields, each once
@@ -134,7 +136,9 @@ class TraceScanner {
   bool whole_microseconds_ = true;
   std::size_t skip_depth_ = 0;
   bool skip_in_string_ = false, skip_escaped_ = false;
-  std::uint64_t lines_ = 1, line_begin_ = 0, offset_ = 0;  // of position_
+  std::uint64_t offset_ = 0;                  // of position_
+  std::uint64_t lines_ = 1, line_begin_ = 0;  // of counted_, up to which lines are counted: it costs less in one go
+  std::size_t counted_ = 0;
   std::int64_t number_ = 0, first_row_ = 0;
 
   Event event_;
