@@ -56,6 +56,7 @@ TraceScanner::TraceScanner(ScanOptions options) : options_(std::move(options)) {
   }
   event_.integers.resize(columns_.size());
   event_.texts.resize(columns_.size());
+  recent_.fill(-1);
   rows_ = std::make_unique<TraceRows>(columns_.size());
 }
 
@@ -497,14 +498,24 @@ std::int64_t TraceScanner::track_of(const Event& event) {
   return track_numbers_.emplace(std::move(key), static_cast<std::int64_t>(track_numbers_.size())).first->second;
 }
 
+bool TraceScanner::is_of(const Group& group, const Event& event) {
+  const auto same = [](const std::optional<std::string>& one, const Text& other) {
+    return one.has_value() == other.given && (!other.given || *one == other.view);
+  };
+  return group.phase == event.phase.view && same(group.tid, event.tid) && same(group.category, event.category) &&
+         same(group.pid, event.pid);
+}
+
 std::int64_t TraceScanner::group_of(const Event& event) {
-  std::string& key = group_key_;
-  key.assign(1, static_cast<char>('0' + event.pid.given + 2 * event.tid.given + 4 * event.category.given));
-  key.append(event.phase.view).append(1, '\0').append(event.category.view).append(1, '\0');
-  key.append(event.pid.view).append(1, '\0').append(event.tid.view);
-  Recent& recent = recent_[(key.size() + static_cast<unsigned char>(key[1]) + static_cast<unsigned char>(key.back())) %
-                           recent_.size()];
-  if (recent.group < 0 || recent.key != key) {
+  const std::string_view tid = event.tid.view;
+  const std::size_t hash = event.category.view.size() + (tid.empty() ? 0 : static_cast<unsigned char>(tid.back())) +
+                           (event.phase.view.empty() ? 0 : static_cast<unsigned char>(event.phase.view[0]));
+  std::int64_t& recent = recent_[hash % recent_.size()];
+  if (recent < 0 || !is_of(groups_[static_cast<std::size_t>(recent)], event)) {
+    std::string& key = group_key_;
+    key.assign(1, static_cast<char>('0' + event.pid.given + 2 * event.tid.given + 4 * event.category.given));
+    key.append(event.phase.view).append(1, '\0').append(event.category.view).append(1, '\0');
+    key.append(event.pid.view).append(1, '\0').append(event.tid.view);
     const auto [found, fresh] = group_numbers_.emplace(key, static_cast<std::int64_t>(groups_.size()));
     if (fresh) {
       if (groups_.size() == kMostGroups) {
@@ -514,11 +525,10 @@ std::int64_t TraceScanner::group_of(const Event& event) {
       groups_.push_back({track_of(event), text(event.pid), text(event.tid), text(event.category),
                          std::string(event.phase.view), 0, is_skipped(event)});
     }
-    recent.key = key;
-    recent.group = found->second;
+    recent = found->second;
   }
-  ++groups_[static_cast<std::size_t>(recent.group)].rows;
-  return recent.group;
+  ++groups_[static_cast<std::size_t>(recent)].rows;
+  return recent;
 }
 
 bool TraceScanner::is_skipped(const Event& event) const {

@@ -108,6 +108,7 @@ class TraceScanner {
   void read_args(JsonText& text);
   bool take_field(JsonText& text, const ArgField& field, std::size_t column);
   void add_event();
+  static bool is_of(const Group& group, const Event& event);
   std::int64_t group_of(const Event& event);
   [[nodiscard]] bool is_skipped(const Event& event) const;
   std::int64_t track_of(const Event& event);
@@ -145,11 +146,7 @@ class TraceScanner {
   std::unique_ptr<TraceRows> rows_;
   std::vector<Group> groups_;
   std::unordered_map<std::string, std::int64_t> group_numbers_, track_numbers_;
-  struct Recent {
-    std::string key;
-    std::int64_t group = -1;
-  };
-  std::array<Recent, 8> recent_;  // by a hash of what is cheap to look at
+  std::array<std::int64_t, 16> recent_{};  // groups by a hash of what is cheap to look at; -1: none
   std::string group_key_;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::size_t metadata_bytes_ = 0;
