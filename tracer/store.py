@@ -28,6 +28,7 @@ folder.
 
 ROWS_A_GROUP = 61_440
 """Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
+ROWS_A_STATEMENT = 200
 
 TABLES = {table.name: table for table in schema.TABLES}
 
@@ -104,20 +105,23 @@ class TraceBuilder:
         first = self._next_id[table]
         if not rows:
             return first
-        columns = list(rows[0])
-        values = [[row[column] for column in columns] for row in rows]
-        if "id" in TABLES[table].columns and "id" not in columns:
-            columns.append("id")
-            for offset, value in enumerate(values):
-                value.append(first + offset)
+        if "id" in TABLES[table].columns and "id" not in rows[0]:
+            rows = [{**row, "id": first + offset} for offset, row in enumerate(rows)]
         self._next_id[table] = first + len(rows)
-        names = ", ".join(f'"{column}"' for column in columns)
-        statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
-        if len(values) == 1:
-            self.connection.execute(statement, values[0])
-        else:
-            self.connection.executemany(statement, values)
+        self.add_numbered(table, rows)
         return first
+
+    def add_numbered(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows that have the same columns, and ids from `new_ids` where the table has some."""
+        columns = list(rows[0])
+        names = ", ".join(f'"{column}"' for column in columns)
+        places = f"({', '.join('?' * len(columns))})"
+        for begin in range(0, len(rows), ROWS_A_STATEMENT):
+            some = rows[begin : begin + ROWS_A_STATEMENT]
+            self.connection.execute(
+                f"INSERT INTO {table} ({names}) VALUES {', '.join([places] * len(some))}",
+                [row[column] for row in some for column in columns],
+            )
 
     def new_ids(self, table: str, count: int) -> int:
         """Sets ids of a table aside for rows that come by `insert`. Returns the first; they are dense."""

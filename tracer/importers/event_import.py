@@ -69,10 +69,11 @@ def import_events(
     connection = rows.builder.connection
     connection.execute(phases.AMEND + ";" + phases.ARROW_END)
     phases.count_ignored(rows, ((group.ph, group.rows) for group in scan.groups))
-    places = add_places(rows, scan, dialect.role_of, one_process=dialect.one_process, main_facts=dict(facts or {}))
-    has = {group.ph for group in scan.groups if not group.skipped}
     _add_missing_columns(rows, dialect)
-    add_devices(rows, scan, places)
+    with rows.places_together():
+        places = add_places(rows, scan, dialect.role_of, one_process=dialect.one_process, main_facts=dict(facts or {}))
+        add_devices(rows, scan, places)
+    has = {group.ph for group in scan.groups if not group.skipped}
     if has & set("BE"):
         phases.pair_slices(rows)
     if has & set("beSF"):
