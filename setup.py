@@ -59,7 +59,7 @@ def torch_free() -> list[Library]:
     python = ["-std=c++17", f"-I{PLUGIN_HEADER}"]
     python += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
     return [
-        Library("ral_trace.tracer._native", glob("tracer/native/*.cpp"), python),
+        Library("ral_trace.tracer._native", glob("tracer/native/*.cpp"), ["-O3", *python]),
         Library("ral_trace.backend._core", glob("backend/native/core/*.cpp"), python),
         Library(
             "ral_trace.backend.vendors.sim.libral_sim",

@@ -326,6 +326,8 @@ class NotATrace(ValueError):
 class TraceBatch:
     """Rows of the scanner, as columns. DuckDB reads it."""
 
+    filled: list[str]
+    """Columns in which some row has a value."""
     def __len__(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 

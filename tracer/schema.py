@@ -234,12 +234,10 @@ VIEWS = [
 def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Creates all types, tables and views in the attached database `catalog`, which must be empty."""
     kinds = ", ".join(f"'{kind}'" for kind in KINDS)
-    connection.execute(f"USE {catalog}")
-    connection.execute(f"CREATE TYPE event_kind AS ENUM ({kinds})")
-    for table in TABLES:
-        connection.execute(table.ddl(catalog))
-    for view in VIEWS:
-        connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+    statements = [f"USE {catalog}", f"CREATE TYPE event_kind AS ENUM ({kinds})"]
+    statements += [table.ddl(catalog) for table in TABLES]
+    statements += [f"CREATE VIEW {view.name} AS {view.sql}" for view in VIEWS]
+    connection.execute(";".join(statements))
 
 
 def as_markdown() -> str:

@@ -26,6 +26,10 @@ OUTPUT = "output"
 folder.
 """
 
+ROWS_A_GROUP = 61_440
+"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
+ROWS_A_STATEMENT = 200
+
 TABLES = {table.name: table for table in schema.TABLES}
 
 
@@ -59,13 +63,13 @@ class TraceBuilder:
         previous = os.umask(0o077)
         try:
             quoted = str(self.partial).replace("'", "''")
-            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb)")
+            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb, ROW_GROUP_SIZE {ROWS_A_GROUP})")
         finally:
             os.umask(previous)
-        schema.create(self.connection, OUTPUT)
-        for staging in (derive.MEMORY_CHANGE, derive.ACCESS_SEEN):
-            self.connection.execute(staging)
+        # In one transaction: each would wait for the disk else.
         self.connection.execute("BEGIN")
+        schema.create(self.connection, OUTPUT)
+        self.connection.execute(f"COMMIT; {derive.MEMORY_CHANGE}; {derive.ACCESS_SEEN}; BEGIN")
 
     def __enter__(self) -> Self:
         return self
@@ -101,16 +105,23 @@ class TraceBuilder:
         first = self._next_id[table]
         if not rows:
             return first
-        columns = list(rows[0])
-        values = [[row[column] for column in columns] for row in rows]
-        if "id" in TABLES[table].columns and "id" not in columns:
-            columns.append("id")
-            for offset, value in enumerate(values):
-                value.append(first + offset)
+        if "id" in TABLES[table].columns and "id" not in rows[0]:
+            rows = [{**row, "id": first + offset} for offset, row in enumerate(rows)]
         self._next_id[table] = first + len(rows)
-        names = ", ".join(f'"{column}"' for column in columns)
-        self.connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", values)
+        self.add_numbered(table, rows)
         return first
+
+    def add_numbered(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows that have the same columns, and ids from `new_ids` where the table has some."""
+        columns = list(rows[0])
+        names = ", ".join(f'"{column}"' for column in columns)
+        places = f"({', '.join('?' * len(columns))})"
+        for begin in range(0, len(rows), ROWS_A_STATEMENT):
+            some = rows[begin : begin + ROWS_A_STATEMENT]
+            self.connection.execute(
+                f"INSERT INTO {table} ({names}) VALUES {', '.join([places] * len(some))}",
+                [row[column] for row in some for column in columns],
+            )
 
     def new_ids(self, table: str, count: int) -> int:
         """Sets ids of a table aside for rows that come by `insert`. Returns the first; they are dense."""
@@ -134,6 +145,7 @@ class TraceBuilder:
             derive.derive(self.connection, self.placed_processes)
         self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         with self.saying_where():
-            self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
+            # Straight into the file, without a log beside it.
+            self.connection.execute(f"SET checkpoint_threshold = '1B'; COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output

@@ -568,3 +568,19 @@ def test_it_knows_its_files_by_content(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.txt"
         path.write_bytes((CASES / f"{name}.json").read_bytes())
         assert importer_of(path) is kineto
+
+
+def test_what_only_late_events_have(tmp_path: Path) -> None:
+    """The first events, more than are read at once, have no name, no duration and no args."""
+    early = [{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": tid, "ts": tid} for tid in range(300) for _ in range(220)]
+    late = slice_of("cudaMemcpyAsync", "cuda_runtime", 500, 10, args={"correlation": 7})
+    copy = on_device("Memcpy HtoD", 505, 20, correlation=7, device=0, stream=3, bytes=4096, kept="yes")
+    copy["cat"] = "gpu_memcpy"
+    with imported_events([*early, late, copy], tmp_path, schemaVersion=1) as trace:
+        assert trace.rows("SELECT count(*) AS n, count(DISTINCT tid) AS threads FROM events WHERE kind = 'op'") == [
+            {"n": 66_000, "threads": 300}
+        ]
+        found = by_name(trace, "kind", "correlation", "bytes", "stream_number", "args")
+        assert found[None] == ("op", None, None, None, None)
+        assert found["cudaMemcpyAsync"] == ("launch", 7, None, None, None)
+        assert found["Memcpy HtoD"] == ("transfer", 7, 4096, 3, '{"kept":"yes"}')

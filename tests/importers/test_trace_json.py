@@ -294,3 +294,12 @@ def test_broken_gzip_files(make: Callable[[bytes], bytes], tmp_path: Path) -> No
         with open_trace(tmp_path / "out.duckdb") as trace:
             said = str(trace.rows("SELECT what FROM quality"))
     assert "damaged" in said or "cut off" in said
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
+def test_the_place_of_a_fault_is_the_same_however_the_text_is_cut(begin: bytes, piece: int) -> None:
+    good = b'{"ph": "X", "name": "a",\n "ts": 1},\n'
+    text = begin + b'{"traceEvents": [\n' + good * 20 + b'  {"ph": x y},\n' + good + b'{"ph": "i"}]}'
+    _, scanner = scan(text, piece)
+    assert scanner.faults() == [("events that are not JSON: left out", 1, "line 42, column 12")]

@@ -69,10 +69,11 @@ def import_events(
     connection = rows.builder.connection
     connection.execute(phases.AMEND + ";" + phases.ARROW_END)
     phases.count_ignored(rows, ((group.ph, group.rows) for group in scan.groups))
-    places = add_places(rows, scan, dialect.role_of, one_process=dialect.one_process, main_facts=dict(facts or {}))
-    has = {group.ph for group in scan.groups if not group.skipped}
     _add_missing_columns(rows, dialect)
-    add_devices(rows, scan, places)
+    with rows.places_together():
+        places = add_places(rows, scan, dialect.role_of, one_process=dialect.one_process, main_facts=dict(facts or {}))
+        add_devices(rows, scan, places)
+    has = {group.ph for group in scan.groups if not group.skipped}
     if has & set("BE"):
         phases.pair_slices(rows)
     if has & set("beSF"):
@@ -208,16 +209,14 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
 
 def _count_odd(rows: Rows) -> None:
     """Says which rows have times that cannot be."""
-    for condition, what in [
-        ("dur_ns < 0 AND ts_ns IS NOT NULL", "events with a negative duration: kept without it, and out of all sums"),
-        ("ts_ns IS NULL AND ph <> 'M'", "events without a time: left out"),
-    ]:
-        [(count, example)] = rows.builder.connection.execute(
-            f"""SELECT count(*), min_by(coalesce(name, '') || coalesce(': ' || dur_ns || ' ns', ''), n)
-                FROM raw_event JOIN place USING (grp) WHERE {condition}"""
-        ).fetchall()
-        if count:
-            rows.bad(what, example, count=count)
+    found = rows.builder.connection.execute(
+        """SELECT ts_ns IS NULL, count(*), min_by(coalesce(name, '') || coalesce(': ' || dur_ns || ' ns', ''), n)
+           FROM raw_event JOIN place USING (grp) WHERE ts_ns IS NULL AND ph <> 'M' OR ts_ns IS NOT NULL AND dur_ns < 0
+           GROUP BY 1 ORDER BY 1"""
+    ).fetchall()
+    for timeless, count, example in found:
+        what = "events with a negative duration: kept without it, and out of all sums"
+        rows.bad("events without a time: left out" if timeless else what, example, count=count)
 
 
 def _flag_leftovers(rows: Rows, window: Window) -> None:
@@ -231,21 +230,19 @@ def _flag_leftovers(rows: Rows, window: Window) -> None:
         [(start,)] = connection.execute("SELECT min(ts_ns) FROM mapped WHERE thread IS NOT NULL").fetchall()
     if start is None:
         return
-    connection.execute(
+    found = connection.execute(
         """CREATE OR REPLACE TEMP TABLE early AS SELECT n, process, correlation, name FROM mapped
            WHERE thread IS NULL AND device IS NOT NULL AND correlation IS NOT NULL
              AND ts_ns + coalesce(dur_ns, 0) <= $1""",
         [start],
-    )
-    left = (
-        connection.execute("""
+    ).fetchone()
+    if found == (0,):
+        return
+    left = connection.execute("""
         SELECT n, name FROM early WHERE NOT EXISTS (
             FROM mapped m WHERE m.process = early.process AND m.correlation = early.correlation
                  AND m.thread IS NOT NULL)
         ORDER BY n""").fetchall()
-        if connection.execute("FROM early LIMIT 1").fetchone()
-        else []
-    )
     if left:
         what = "rows on devices from before the recording, without a launch: kept, but out of all sums"
         rows.bad(what, left[0][1], count=len(left))

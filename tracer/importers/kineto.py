@@ -77,7 +77,8 @@ def read(path: Path, rows: Rows) -> None:
         if abs(base_ns) > LATEST_NS:
             rows.bad("a base of times that cannot be: left out", base_ns)
             base_ns = 0
-        count_from(rows, base_ns)
+        if base_ns:
+            count_from(rows, base_ns)
         window = _window(rows, scan)
         facts = {**_distributed(rows, scan), "started_ns": window.start_ns, "ended_ns": window.end_ns}
         imported = import_events(rows, scan, DIALECT, window=window, facts=facts)

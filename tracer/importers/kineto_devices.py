@@ -121,10 +121,12 @@ def add_memory(rows: Rows, first: int) -> None:
     allocator then had given out and reserved, as counters.
     """
     connection = rows.builder.connection
-    connection.execute("""
+    found = connection.execute("""
         CREATE OR REPLACE TEMP TABLE memory_event AS
         SELECT m.n, m.kind, m.ts_ns, m.device, m.process, r.address, m.bytes, r.allocated, r.reserved
-        FROM mapped m JOIN raw_row r USING (n) WHERE m.kind IN ('alloc', 'free') AND m.device IS NOT NULL""")
+        FROM mapped m JOIN raw_row r USING (n) WHERE m.kind IN ('alloc', 'free') AND m.device IS NOT NULL""").fetchone()
+    if found == (0,):
+        return
     rows.builder.insert(
         "memory_change",
         ("action", "event", "ts_ns", "device", "address", "size_bytes", "before_trace"),

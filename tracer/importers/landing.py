@@ -52,7 +52,7 @@ def land(rows: Rows, count: int, *, tolerance_ns: int = 0) -> Landed:
     _place(connection, steps, tolerance_ns)
     rows.builder.insert("event", ("id", *COLUMNS.split(", "), "parent", "step"), _final(first, steps > 0))
     rows.builder.placed_processes.update(
-        process for (process,) in connection.execute("SELECT DISTINCT process FROM mapped_place").fetchall()
+        process for (process,) in connection.execute("SELECT DISTINCT process FROM mapped").fetchall()
     )
     return Landed(first, steps)
 
@@ -73,29 +73,26 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
 
     The same rules as in `derive.mark_steps`, which names the source of the steps.
     """
-    connection.execute("""
-        CREATE OR REPLACE TEMP TABLE named_annotation AS
-        SELECT process, name, ts_ns, dur_ns FROM mapped
-        WHERE kind = 'annotation' AND thread IS NOT NULL AND dur_ns IS NOT NULL""")
-    connection.execute("""
+    found = connection.execute("""
         CREATE OR REPLACE TEMP TABLE step_interval AS
-        SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, ts_ns + dur_ns AS end_ns FROM named_annotation
-        WHERE name LIKE 'ProfilerStep#%'
-          AND regexp_full_match(name, 'ProfilerStep#\\d+')""")
-    connection.execute("""
-        INSERT INTO step_interval
-        SELECT process, row_number() OVER of_process - 1 AS step,
-               coalesce(lag(end_ns) OVER of_process, -9223372036854775807), end_ns
-        FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM named_annotation
-              WHERE name LIKE 'Optimizer.step#%' AND NOT EXISTS (FROM step_interval))
-        WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""")
-    found = connection.execute("SELECT count(*) FROM step_interval").fetchone()
+        WITH named AS MATERIALIZED (
+            SELECT process, name, ts_ns, ts_ns + dur_ns AS end_ns FROM mapped
+            WHERE kind = 'annotation' AND thread IS NOT NULL AND dur_ns IS NOT NULL
+              AND (name LIKE 'ProfilerStep#%' OR name LIKE 'Optimizer.step#%')),
+        stated AS MATERIALIZED (
+            SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, end_ns FROM named
+            WHERE regexp_full_match(name, 'ProfilerStep#\\d+'))
+        FROM stated
+        UNION ALL
+        SELECT process, row_number() OVER of_process - 1, coalesce(lag(end_ns) OVER of_process, -9223372036854775807),
+               end_ns
+        FROM named WHERE name LIKE 'Optimizer.step#%' AND NOT EXISTS (FROM stated)
+        WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""").fetchone()
     return int(found[0]) if found else 0
 
 
 def _place(connection: duckdb.DuckDBPyConnection, steps: int, tolerance_ns: int) -> None:
-    """Fills `placed` for the rows of threads, and `mapped_place` with the processes that there are."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE mapped_place AS SELECT DISTINCT process FROM mapped")
+    """Fills `placed` for the rows of threads."""
     # Points (arrow ends) come after the rows that begin where they are: so they belong to them.
     host = connection.sql(f"""
         SELECT n, process, thread, ts_ns, ts_ns + coalesce(dur_ns, 0) AS end_ns FROM (

@@ -76,20 +76,26 @@ class Names:
     thread: dict[tuple[str | None, str | None], str]
 
 
-def names_of(rows: Rows) -> Names:
+def names_of(rows: Rows, groups: Iterable[Group]) -> Names:
     """Reads the metadata events (phase M); the last of each wins, as in viewers."""
-    found = rows.builder.connection.execute(
-        """SELECT name, pid, tid, args->>'$.name' FROM (
-               SELECT name, pid, tid, n, CASE WHEN json_type(args) = 'OBJECT' THEN args END AS args FROM raw_event
-               WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND args IS NOT NULL)
-           ORDER BY n"""
-    )
+    by_number = {group.number: group for group in groups if group.ph == "M"}
     names = Names({}, {})
-    for what, pid, tid, name in found.fetchall():
+    if not by_number:
+        return names
+    found = rows.builder.connection.execute(
+        """SELECT grp, name, args->>'$.name' FROM (
+               SELECT grp, name, n, CASE WHEN json_type(args) = 'OBJECT' THEN args END AS args FROM raw_row
+               WHERE grp IN (SELECT unnest(?::BIGINT[])) AND name IN ('process_name', 'thread_name')
+                 AND args IS NOT NULL)
+           ORDER BY n""",
+        [list(by_number)],
+    )
+    for number, what, name in found.fetchall():
+        group = by_number[number]
         if name is not None and what == "process_name":
-            names.process[pid] = name
+            names.process[group.pid] = name
         elif name is not None:
-            names.thread[pid, tid] = name
+            names.thread[group.pid, group.tid] = name
     return names
 
 
@@ -105,7 +111,7 @@ def add_places(
 
     `one_process`: only pids that have ops or calls are processes, and all else belongs to the greatest of these.
     """
-    places, names = Places(), names_of(rows)
+    places, names = Places(), names_of(rows, scan.groups)
     places.roles = {group.number: role for group in scan.groups if (role := role_of(group)) is not None}
     pids = _process_pids(scan.groups, places.roles) if one_process else Counter()
     main = pids.most_common(1)[0][0] if pids else None

@@ -6,7 +6,8 @@ one line of `quality` a kind of fault, never more.
 """
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class Rows:
         self.world_size: int | None = None
         """How many ranks there are in all, where the source says so."""
         self._places: dict[Hashable, int] = {}
+        self._waiting: dict[str, list[dict[str, Any]]] | None = None
         self._batches = {name: _Batch(builder, name, columns) for name, columns in _BATCHED.items()}
         self._bad: dict[tuple[str, int | None], list[Any]] = {}
 
@@ -60,6 +62,18 @@ class Rows:
     def source(self) -> int:
         """The id of this source. An importer of whole traces, which bring their own, never asks for it."""
         return self.builder.add("source", path=text(str(self.path)), format=self.format)
+
+    @contextmanager
+    def places_together(self) -> Iterator[None]:
+        """Processes, threads, devices and streams that are made in it are in the tables only after it, all at once."""
+        self._waiting = {}
+        try:
+            yield
+            for table, rows in self._waiting.items():
+                columns = dict.fromkeys(column for row in rows for column in row)
+                self.builder.add_numbered(table, [{column: row.get(column) for column in columns} for row in rows])
+        finally:
+            self._waiting = None
 
     def process(self, key: Hashable, **columns: Any) -> int:
         """The id of a process, made when its key is new. A pid that is text goes into `name`."""
@@ -166,7 +180,12 @@ class Rows:
         found = self._places.get(key)
         if found is None:
             row = {column: _fitting(table, column, value) for column, value in columns.items()}
-            found = self._places[key] = self.builder.add(table, **row)
+            if self._waiting is None:
+                found = self.builder.add(table, **row)
+            else:
+                found = row["id"] = self.builder.new_ids(table, 1)
+                self._waiting.setdefault(table, []).append(row)
+            self._places[key] = found
         return found
 
 

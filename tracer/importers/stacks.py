@@ -8,11 +8,10 @@ FRAME = r"^\s*(.*)\((\d+)\): ?(.*?)\s*$"
 def add_call_stacks(rows: Rows) -> bool:
     """Makes rows of `stack` from the texts in `full_row.call_stack`, and `call_stack_id` (text, id). False: none."""
     connection = rows.builder.connection
-    connection.execute("""
+    [(count,)] = connection.execute("""
         CREATE OR REPLACE TEMP TABLE call_stack_id AS
         SELECT call_stack AS text, (row_number() OVER () - 1)::INTEGER AS id FROM full_row
-        WHERE call_stack IS NOT NULL GROUP BY call_stack""")
-    [(count,)] = connection.execute("SELECT count(*) FROM call_stack_id").fetchall()
+        WHERE call_stack IS NOT NULL GROUP BY call_stack""").fetchall()
     if not count:
         return False
     first = rows.builder.new_ids("stack", count)

@@ -5,7 +5,7 @@ about what they mean. Importers of formats that are written so stand on it.
 import json
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,9 @@ RAW_COLUMNS = {
     "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
     "bp": "VARCHAR", "args": "JSON",
 }  # fmt: skip
+ALWAYS = ("n", "grp", "ts_ns")
+FORGET = """DROP VIEW IF EXISTS full_row; DROP VIEW IF EXISTS raw_event; DROP VIEW IF EXISTS raw_row;
+DROP TABLE IF EXISTS stored_row; DROP TABLE IF EXISTS raw_group"""
 FIELD_TYPES = {"int": "BIGINT", "uint": "UBIGINT", "text": "VARCHAR"}
 
 Field = tuple[str, str, str]
@@ -100,18 +103,14 @@ def scanned(
     )
     connection = rows.builder.connection
     # A file before this one that was refused may have left its own.
-    connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW IF EXISTS raw_event")
-    connection.execute("DROP TABLE IF EXISTS raw_row; DROP TABLE IF EXISTS raw_group")
-    types = {column: FIELD_TYPES[kind] for _, column, kind in fields}
-    columns = ", ".join(f"{column} {kind}" for column, kind in {**RAW_COLUMNS, **types}.items())
+    connection.execute(FORGET)
     with outside_transaction(connection):
-        connection.execute(f"CREATE TEMP TABLE raw_row ({columns})")
-        _load(path, rows, scanner)
+        _load(path, rows, scanner, {**RAW_COLUMNS, **{column: FIELD_TYPES[kind] for _, column, kind in fields}})
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)
     if scanner.first_row > 0:
         rows.bad("events of a list traceEvents that a second one supersedes: left out", count=scanner.first_row)
-        connection.execute("DELETE FROM raw_row WHERE n < ?", [scanner.first_row])
+        connection.execute("DELETE FROM stored_row WHERE n < ?", [scanner.first_row])
     for what, count, example in scanner.faults():
         rows.bad(what, example or None, count=count)
     [(stored, last)] = connection.execute("SELECT count(*), max(n) FROM raw_row").fetchall()
@@ -123,7 +122,7 @@ def scanned(
     if scan.cut_off:
         rows.bad("the file is cut off: what follows is missing", f"after event {last}")
     yield scan
-    connection.execute("DROP VIEW IF EXISTS full_row; DROP VIEW raw_event; DROP TABLE raw_row; DROP TABLE raw_group")
+    connection.execute(FORGET)
 
 
 @contextmanager
@@ -139,14 +138,28 @@ def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]
         connection.execute("BEGIN")
 
 
-def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
-    """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile."""
+def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapping[str, str]) -> None:
+    """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile.
+
+    It is a view of `stored_row`, which has no more columns than the file has values for: most files lack half of them,
+    and each costs as much when it is empty.
+    """
     reader = _Reader(path, rows, scanner)
     connection = rows.builder.connection
+    stored = list(ALWAYS)
+    connection.execute(f"CREATE TEMP TABLE stored_row ({', '.join(f'{column} {types[column]}' for column in ALWAYS)})")
     for batch in reader.batches():
-        connection.register("batch", batch)
-        connection.execute("INSERT INTO raw_row FROM batch")
-        connection.unregister("batch")
+        filled = batch.filled
+        for column in filled:
+            if column not in stored:
+                stored.append(column)
+                connection.execute(f"ALTER TABLE stored_row ADD COLUMN {column} {types[column]}")
+        if filled:
+            connection.register("batch", batch)
+            connection.execute(f"INSERT INTO stored_row BY NAME SELECT {', '.join(filled)} FROM batch")
+            connection.unregister("batch")
+    columns = ", ".join(column if column in stored else f"NULL::{kind} AS {column}" for column, kind in types.items())
+    connection.execute(f"CREATE TEMP VIEW raw_row AS SELECT {columns} FROM stored_row")
 
 
 def _add_groups(rows: Rows, groups: list[Group]) -> None:

@@ -10,10 +10,12 @@ namespace ral::trace {
 
 // `text` times 10^shift, rounded half away from zero. None when it is no decimal number or does not fit.
 inline std::optional<std::int64_t> scaled_decimal(std::string_view text, int shift) {
-  constexpr int kMaxDigits = 36;  // fit 128 bits with a digit to spare
+  constexpr int kShortDigits = 18;  // fit 64 bits, which are quicker
+  constexpr int kMaxDigits = 36;    // fit 128 bits with a digit to spare
   std::size_t i = 0;
   const bool negative = !text.empty() && text[0] == '-';
   i += !text.empty() && (text[0] == '-' || text[0] == '+');
+  std::uint64_t head = 0;
   unsigned __int128 value = 0;
   int kept = 0, scale = shift;
   bool any = false, fraction = false;
@@ -27,9 +29,14 @@ inline std::optional<std::int64_t> scaled_decimal(std::string_view text, int shi
       break;
     }
     any = true;
-    if (kept < kMaxDigits) {
+    if (kept < kShortDigits) {
+      head = head * 10 + static_cast<unsigned>(c - '0');
+      value = head;
+      kept += head != 0;
+      scale -= fraction;
+    } else if (kept < kMaxDigits) {
       value = value * 10 + static_cast<unsigned>(c - '0');
-      kept += value != 0;
+      ++kept;
       scale -= fraction;
     } else {
       scale += !fraction;
@@ -93,10 +100,9 @@ inline std::optional<std::int64_t> whole_number(std::string_view text, bool is_u
                            : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a') + 10
                            : c >= 'A' && c <= 'F' ? static_cast<unsigned>(c - 'A') + 10
                                                   : 16;
-    if (digit >= base || value > (std::numeric_limits<std::uint64_t>::max() - digit) / base) {
+    if (digit >= base || __builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value)) {
       return std::nullopt;
     }
-    value = value * base + digit;
   }
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (negative ? is_unsigned || value > kMost : !is_unsigned && value > kMost) {

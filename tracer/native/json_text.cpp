@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDeepest = 64;
 constexpr std::size_t kExampleBytes = 120;
-constexpr std::size_t kManyMembers = 48;
+constexpr std::size_t kFewMembers = 16, kManyMembers = 48;
 constexpr std::uint32_t kReplacement = 0xFFFD;
 
 // The first byte that is not plain text of a string: a quote, a backslash, a control character, or above ASCII.
@@ -513,6 +513,9 @@ void MemberList::added(std::size_t begin, std::size_t key_bytes) {
   const Member added{begin, key_bytes, out_.size()};
   const std::size_t same = find(std::string_view(out_).substr(begin, key_bytes));
   if (same == members_.size()) {
+    if (members_.empty()) {
+      members_.reserve(kFewMembers);
+    }
     members_.push_back(added);
     return;
   }

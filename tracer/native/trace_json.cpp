@@ -56,24 +56,33 @@ TraceScanner::TraceScanner(ScanOptions options) : options_(std::move(options)) {
   }
   event_.integers.resize(columns_.size());
   event_.texts.resize(columns_.size());
+  recent_.fill(-1);
   rows_ = std::make_unique<TraceRows>(columns_.size());
 }
 
 JsonText TraceScanner::text_here() { return {buffer_.data() + position_, buffer_.data() + buffer_.size(), faults_}; }
 
 void TraceScanner::consumed(const char* until) {
-  const char* from = buffer_.data() + position_;
-  for (const char* at = from; (at = static_cast<const char*>(std::memchr(at, '\n', until - at))) != nullptr; ++at) {
-    ++lines_;
-    line_begin_ = offset_ + static_cast<std::uint64_t>(at - from) + 1;
-  }
-  offset_ += static_cast<std::uint64_t>(until - from);
-  position_ += static_cast<std::size_t>(until - from);
+  const auto bytes = static_cast<std::size_t>(until - (buffer_.data() + position_));
+  offset_ += bytes;
+  position_ += bytes;
   retry_at_ = 0;
   faults_.keep();
 }
 
-std::string TraceScanner::place(const char* at) const {
+void TraceScanner::count_lines() {
+  const char* from = buffer_.data() + counted_;
+  const char* until = buffer_.data() + position_;
+  if (const auto lines = static_cast<std::uint64_t>(std::count(from, until, '\n')); lines > 0) {
+    lines_ += lines;
+    const char* line = std::find(std::make_reverse_iterator(until), std::make_reverse_iterator(from), '\n').base();
+    line_begin_ = offset_ - static_cast<std::uint64_t>(until - line);
+  }
+  counted_ = position_;
+}
+
+std::string TraceScanner::place(const char* at) {
+  count_lines();
   const char* from = buffer_.data() + position_;
   const auto lines = static_cast<std::uint64_t>(std::count(from, at, '\n'));
   const std::uint64_t offset = offset_ + static_cast<std::uint64_t>(at - from);
@@ -83,8 +92,9 @@ std::string TraceScanner::place(const char* at) const {
 }
 
 void TraceScanner::feed(std::string_view data) {
+  count_lines();
   buffer_.erase(0, position_);
-  position_ = 0;
+  position_ = counted_ = 0;
   buffer_.append(data);
   run(false);
 }
@@ -488,14 +498,24 @@ std::int64_t TraceScanner::track_of(const Event& event) {
   return track_numbers_.emplace(std::move(key), static_cast<std::int64_t>(track_numbers_.size())).first->second;
 }
 
+bool TraceScanner::is_of(const Group& group, const Event& event) {
+  const auto same = [](const std::optional<std::string>& one, const Text& other) {
+    return one.has_value() == other.given && (!other.given || *one == other.view);
+  };
+  return group.phase == event.phase.view && same(group.tid, event.tid) && same(group.category, event.category) &&
+         same(group.pid, event.pid);
+}
+
 std::int64_t TraceScanner::group_of(const Event& event) {
-  std::string& key = group_key_;
-  key.assign(1, static_cast<char>('0' + event.pid.given + 2 * event.tid.given + 4 * event.category.given));
-  key.append(event.phase.view).append(1, '\0').append(event.category.view).append(1, '\0');
-  key.append(event.pid.view).append(1, '\0').append(event.tid.view);
-  Recent& recent = recent_[(key.size() + static_cast<unsigned char>(key[1]) + static_cast<unsigned char>(key.back())) %
-                           recent_.size()];
-  if (recent.group < 0 || recent.key != key) {
+  const std::string_view tid = event.tid.view;
+  const std::size_t hash = event.category.view.size() + (tid.empty() ? 0 : static_cast<unsigned char>(tid.back())) +
+                           (event.phase.view.empty() ? 0 : static_cast<unsigned char>(event.phase.view[0]));
+  std::int64_t& recent = recent_[hash % recent_.size()];
+  if (recent < 0 || !is_of(groups_[static_cast<std::size_t>(recent)], event)) {
+    std::string& key = group_key_;
+    key.assign(1, static_cast<char>('0' + event.pid.given + 2 * event.tid.given + 4 * event.category.given));
+    key.append(event.phase.view).append(1, '\0').append(event.category.view).append(1, '\0');
+    key.append(event.pid.view).append(1, '\0').append(event.tid.view);
     const auto [found, fresh] = group_numbers_.emplace(key, static_cast<std::int64_t>(groups_.size()));
     if (fresh) {
       if (groups_.size() == kMostGroups) {
@@ -505,11 +525,10 @@ std::int64_t TraceScanner::group_of(const Event& event) {
       groups_.push_back({track_of(event), text(event.pid), text(event.tid), text(event.category),
                          std::string(event.phase.view), 0, is_skipped(event)});
     }
-    recent.key = key;
-    recent.group = found->second;
+    recent = found->second;
   }
-  ++groups_[static_cast<std::size_t>(recent.group)].rows;
-  return recent.group;
+  ++groups_[static_cast<std::size_t>(recent)].rows;
+  return recent;
 }
 
 bool TraceScanner::is_skipped(const Event& event) const {

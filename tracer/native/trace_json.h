@@ -108,13 +108,16 @@ class TraceScanner {
   void read_args(JsonText& text);
   bool take_field(JsonText& text, const ArgField& field, std::size_t column);
   void add_event();
+  static bool is_of(const Group& group, const Event& event);
   std::int64_t group_of(const Event& event);
   [[nodiscard]] bool is_skipped(const Event& event) const;
   std::int64_t track_of(const Event& event);
   [[nodiscard]] JsonText text_here();
   void consumed(const char* until);
   void skip_from_here(Fault fault, State after);
-  [[nodiscard]] std::string place(const char* at) const;
+  // Brings lines_ and line_begin_ up to position_.
+  void count_lines();
+  [[nodiscard]] std::string place(const char* at);
 
   ScanOptions options_;
   std::vector<std::string> columns_;  // of fields, each once
@@ -134,18 +137,16 @@ class TraceScanner {
   bool whole_microseconds_ = true;
   std::size_t skip_depth_ = 0;
   bool skip_in_string_ = false, skip_escaped_ = false;
-  std::uint64_t lines_ = 1, line_begin_ = 0, offset_ = 0;  // of position_
+  std::uint64_t offset_ = 0;                  // of position_
+  std::uint64_t lines_ = 1, line_begin_ = 0;  // of counted_, up to which lines are counted: it costs less in one go
+  std::size_t counted_ = 0;
   std::int64_t number_ = 0, first_row_ = 0;
 
   Event event_;
   std::unique_ptr<TraceRows> rows_;
   std::vector<Group> groups_;
   std::unordered_map<std::string, std::int64_t> group_numbers_, track_numbers_;
-  struct Recent {
-    std::string key;
-    std::int64_t group = -1;
-  };
-  std::array<Recent, 8> recent_;  // by a hash of what is cheap to look at
+  std::array<std::int64_t, 16> recent_{};  // groups by a hash of what is cheap to look at; -1: none
   std::string group_key_;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::size_t metadata_bytes_ = 0;

@@ -36,6 +36,15 @@ class TraceBatch {
  public:
   explicit TraceBatch(std::shared_ptr<const ArrowBatch> batch) : batch_(std::move(batch)) {}
   [[nodiscard]] std::int64_t rows() const { return batch_->rows; }
+  [[nodiscard]] std::vector<std::string> filled() const {
+    std::vector<std::string> names;
+    for (const ArrowColumn& column : batch_->columns) {
+      if (column.nulls < batch_->rows) {
+        names.push_back(column.name);
+      }
+    }
+    return names;
+  }
   [[nodiscard]] py::capsule stream() const {
     auto stream = std::make_unique<ArrowArrayStream>();
     export_stream(batch_, stream.get());
@@ -90,6 +99,7 @@ void bind_trace_json(py::module_& module) {
   py::register_exception<NotATrace>(module, "NotATrace", PyExc_ValueError);
   py::class_<TraceBatch>(module, "TraceBatch")
       .def("__len__", &TraceBatch::rows)
+      .def_property_readonly("filled", &TraceBatch::filled)
       .def(
           "__arrow_c_stream__", [](const TraceBatch& self, const py::object& /*schema*/) { return self.stream(); },
           py::arg("requested_schema") = py::none());
