@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import duckdb
 
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
@@ -33,6 +34,8 @@ Examples:
   ral-trace export run.duckdb -o run.pftrace a timeline for ui.perfetto.dev
   ral-trace query run.duckdb "SELECT kind, count(*) FROM event GROUP BY 1"
 """
+QUERY_INTERRUPTED = "Query interrupted"
+"""All that DuckDB says of a Ctrl-C."""
 NEWEST = ""
 """What an option with an optional value holds when the value was left out."""
 
@@ -358,12 +361,27 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except (RuntimeError, duckdb.InterruptException) as error:
+        if not _interrupted(error):
+            raise
+        sys.exit(130)
     except RalTraceError as error:
+        if _interrupted(error):
+            sys.exit(130)
         if "--debug" in words[:cut]:
             traceback.print_exc()
         sys.stderr.write(f"ral-trace: {plain(str(error))}\n")
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: in the middle of a query DuckDB makes a RuntimeError of the KeyboardInterrupt."""
+    while error is not None:
+        if isinstance(error, (KeyboardInterrupt, duckdb.InterruptException)) or str(error) == QUERY_INTERRUPTED:
+            return True
+        error = error.__cause__
+    return False
 
 
 if __name__ == "__main__":

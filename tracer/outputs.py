@@ -1,6 +1,5 @@
 """Names that a person gives for outputs. What is written is renamed over them, so that they must be files."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def output_file(path: Path) -> Path:
 def refuse_input(output: Path, inputs: Sequence[Path]) -> None:
     """Raises UsageError where an output is one of the inputs, which it would replace."""
     try:
-        replaced = any(os.path.samefile(output, path) for path in inputs if path.exists() and output.exists())
+        replaced = any(output.samefile(path) for path in inputs if path.exists() and output.exists())
     except OSError:  # of a name that cannot be: whoever opens it says why
         return
     if replaced:

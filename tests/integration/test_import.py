@@ -3,7 +3,10 @@
 import gzip
 import json
 import os
-import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from ral_trace.tracer import open_trace
@@ -140,11 +143,13 @@ def test_a_name_that_cannot_be_and_a_trace_are_refused(tmp_path: Path) -> None:
     for words in (["import", "n" * 300, "-o", "run.duckdb"], ["--report", "n" * 300]):
         done = ral_trace(*words, cwd=tmp_path)
         assert done.returncode == 4, done.stderr
-        assert "cannot be read (File name too long)" in done.stderr and done.stderr.count("\n") == 1
+        assert "cannot be read (File name too long)" in done.stderr
+        assert done.stderr.count("\n") == 1
     kineto(tmp_path / "in", 0, 1)
     assert ral_trace("import", "in", "-o", "a.duckdb", cwd=tmp_path).returncode == 0
     done = ral_trace("import", "a.duckdb", "-o", "b.duckdb", cwd=tmp_path)
-    assert done.returncode == 4 and "a.duckdb: is a trace already; read it with" in done.stderr
+    assert done.returncode == 4
+    assert "a.duckdb: is a trace already; read it with" in done.stderr
 
 
 def test_names_of_files_cannot_act_on_the_terminal(tmp_path: Path) -> None:
@@ -152,27 +157,42 @@ def test_names_of_files_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"no trace")
     done = ral_trace("import", name, "-o", "run.duckdb", cwd=tmp_path)
     assert done.returncode == 4
-    assert done.stderr.startswith("ral-trace: n\\x0a\\x1b[31mred: is of no format") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("ral-trace: n\\x0a\\x1b[31mred: is of no format")
+    assert done.stderr.count("\n") == 1
     kineto(tmp_path / "in", 0, 1)
     done = ral_trace("import", "in", name, "-o", f"{name}.duckdb", cwd=tmp_path)
     assert done.returncode == 4
-    assert "n\\x0a\\x1b[31mred.duckdb: 2 events" in done.stderr and "\x1b" not in done.stderr
+    assert "n\\x0a\\x1b[31mred.duckdb: 2 events" in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 def test_folders_in_folders_end_somewhere(tmp_path: Path) -> None:
-    """Links that lead round in circles are not followed, and a thousand levels are not either."""
-    (tmp_path / "in").mkdir()
-    kineto(tmp_path / "in" / "a", 0, 1)
+    """Links that lead round in circles are not followed, and folders only so deep."""
+    deep = tmp_path / "in" / "/".join("d" * 40)
+    deep.mkdir(parents=True)
     for name in "xyz":
         (tmp_path / "in" / name).symlink_to(".")
-    at = os.open(tmp_path / "in", os.O_RDONLY)
-    for _ in range(1100):
-        os.mkdir("d", dir_fd=at)
-        inner = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = inner
-    os.close(at)
+    kineto(tmp_path / "in" / "a", 0, 1)
+    kineto(tmp_path / "in" / "d" / "d" / "b", 0, 1)
+    kineto(deep / "c", 0, 1)
     done = ral_trace("import", "in", "-o", "run.duckdb", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "run.duckdb: 2 events of 1 file" in done.stderr
-    shutil.rmtree(tmp_path / "in" / "d", ignore_errors=True)
+    assert "run.duckdb: 4 events of 2 files" in done.stderr
+    assert "files in a folder that are of no known format (1, such as d)" in done.stderr
+
+
+def test_ctrl_c_in_the_middle_of_a_query_ends_quietly(tmp_path: Path) -> None:
+    kineto(tmp_path / "in", 0, 1)
+    endless = "SELECT max(a.range + b.range) FROM range(1000000000) a, range(1000000000) b"
+    command = [sys.executable, "-m", "ral_trace.tracer.cli", "query", "in", endless]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    running = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)},
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    while not (spill := list(temporary.glob("*/export"))) and running.poll() is None:
+        time.sleep(0.05)
+    assert spill
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert (running.returncode, said, list(temporary.iterdir())) == (130, "", [])

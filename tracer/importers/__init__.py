@@ -4,7 +4,6 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 """
 
 import contextlib
-import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +125,7 @@ class _Inputs:
             self.errors.append(error)
             return True
         if importer is not None:
-            where = os.stat(path)
+            where = path.stat()
             if (where.st_dev, where.st_ino) in self._seen:
                 self.repeated.append(path)
                 return True
