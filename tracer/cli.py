@@ -376,7 +376,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: in the middle of a query DuckDB makes a RuntimeError of the KeyboardInterrupt."""
+    """Whether Ctrl-C is behind an error: DuckDB makes a RuntimeError of one that comes in the middle of a query."""
     while error is not None:
         if isinstance(error, (KeyboardInterrupt, duckdb.InterruptException)) or str(error) == QUERY_INTERRUPTED:
             return True
