@@ -93,8 +93,9 @@ def import_files(
         if not builder.derived:
             ranks.settle(read)
             clocks.align(builder, read)
-        for rows in read:
-            rows.finish()
+        with builder.saying_where():
+            for rows in read:
+                rows.finish()
         return builder.finish()
 
 
