@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import duckdb
 
 from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.flight_command import dump as write_dumps
 from ral_trace.tracer.flight_command import fly
+from ral_trace.tracer.outputs import refuse_input
 from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
 from ral_trace.tracer.run import RecordOptions, terminal
@@ -32,6 +34,8 @@ Examples:
   ral-trace export run.duckdb -o run.pftrace a timeline for ui.perfetto.dev
   ral-trace query run.duckdb "SELECT kind, count(*) FROM event GROUP BY 1"
 """
+QUERY_INTERRUPTED = "Query interrupted"
+"""All that DuckDB says of a Ctrl-C."""
 NEWEST = ""
 """What an option with an optional value holds when the value was left out."""
 
@@ -309,10 +313,12 @@ def export(
         raise UsageError("--run names a run in a folder; --output is a file")
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise UsageError("--from must lie before --to")
-    with open_trace(trace or newest_trace(Path.cwd())) as opened:
+    source = trace or newest_trace(Path.cwd())
+    refuse_input(output, [source])
+    with open_trace(source) as opened:
         window = exporters.Window(from_ns, to_ns, tuple(chain(*devices)), tuple(chain(*kinds)), run, table, query)
         exporters.export(opened, output, window)
-    click.echo(f"{output}: written", err=True)
+    click.echo(f"{plain(str(output))}: written", err=True)
 
 
 @main_command.command("import")
@@ -351,16 +357,31 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = main_command.main(words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :]))
     except click.ClickException as error:
-        sys.stderr.write(f"ral-trace: {error.format_message()} (see ral-trace --help)\n")
+        sys.stderr.write(f"ral-trace: {plain(error.format_message())} (see ral-trace --help)\n")
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except (RuntimeError, duckdb.InterruptException) as error:
+        if not _interrupted(error):
+            raise
+        sys.exit(130)
     except RalTraceError as error:
+        if _interrupted(error):
+            sys.exit(130)
         if "--debug" in words[:cut]:
             traceback.print_exc()
-        sys.stderr.write(f"ral-trace: {error}\n")
+        sys.stderr.write(f"ral-trace: {plain(str(error))}\n")
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: DuckDB makes a RuntimeError of one that comes in the middle of a query."""
+    while error is not None:
+        if isinstance(error, (KeyboardInterrupt, duckdb.InterruptException)) or str(error) == QUERY_INTERRUPTED:
+            return True
+        error = error.__cause__
+    return False
 
 
 if __name__ == "__main__":

@@ -168,7 +168,8 @@ def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None
 
 
 def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
-    """Makes the flows from launches to what they started, and hangs a fallback's copies and syncs under that fallback.
+    """Makes the flows from launches to what they started, gives launches that do not say it the device of that, and
+    hangs a fallback's copies and syncs under that fallback.
 
     By nesting alone they would hang under the launch, or the op, between them and the fallback.
     """
@@ -176,6 +177,11 @@ def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
         INSERT INTO flow
         SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
         WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback')""")
+    connection.execute("""
+        UPDATE event SET device = started.device FROM (
+            SELECT from_event, any_value(d.device) AS device FROM flow JOIN event d ON d.id = flow.to_event
+            WHERE flow.kind = 'launch' GROUP BY from_event HAVING count(DISTINCT d.device) = 1) started
+        WHERE event.id = started.from_event AND event.kind = 'launch' AND event.device IS NULL""")
     if not connection.execute("FROM event WHERE kind = 'fallback' LIMIT 1").fetchone():
         return
     connection.execute("""

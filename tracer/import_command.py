@@ -1,5 +1,6 @@
 """`ral-trace import FILE… -o trace.duckdb`: other tools' files become one trace."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.finish import check_output, write_trace
 from ral_trace.tracer.importers import import_files
+from ral_trace.tracer.outputs import refuse_input
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.run import say
 from ral_trace.tracer.text import plain
@@ -20,6 +22,7 @@ def run(files: Sequence[Path], output: Path, console: Console) -> int:
     Returns the exit code: that of a refused input where only some could be read. Raises InputRefused where none could.
     """
     check_output(output)
+    refuse_input(output, files)
     refused: list[InputRefused] = []
     bar = Progress(
         TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
@@ -34,9 +37,9 @@ def run(files: Sequence[Path], output: Path, console: Console) -> int:
 
     with bar:
         said = write_trace(output, make)
-    say(console, f"{output}: {said}")
+    say(console, f"{plain(str(output))}: {said}")
     for error in refused:
-        say(console, f"ral-trace: {error}")
+        say(console, f"ral-trace: {plain(str(error))}")
     return refused[0].exit_code if refused else 0
 
 
@@ -48,14 +51,22 @@ def _said(trace: Trace) -> str:
         SELECT s.path, q.what, sum(q.count) AS count, min(q.example) AS example
         FROM quality q LEFT JOIN source s ON s.id = q.source GROUP BY ALL ORDER BY ALL"""):
         where = "" if row["path"] is None else f"{plain(row['path'])}: "
-        notes = [] if row["count"] is None else [f"{row['count']:,}"]
+        notes = [] if not row["count"] else [f"{row['count']:,}"]
         notes += [] if row["example"] is None else [f"such as {plain(row['example'])}"]
         lines.append(f"  {where}{plain(row['what'])}" + (f" ({', '.join(notes)})" if notes else ""))
     return "\n".join(lines)
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a file, or of all files in a folder; 0: it is not there."""
-    if path.is_dir():
-        return sum(_size_bytes(entry) for entry in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
+    """Of a file, or of all files in a folder, for the progress bar. What cannot be looked at counts 0: whoever reads it
+    says why. Links in a folder are not followed.
+    """
+    size, left = 0, [path]
+    with contextlib.suppress(OSError):
+        while left:
+            at = left.pop()
+            if at.is_dir():
+                left += [entry for entry in at.iterdir() if not entry.is_symlink()]
+            else:
+                size += at.stat().st_size
+    return size

@@ -128,9 +128,9 @@ def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     from ral_trace.tracer import importers
 
     path = Path(path)
-    if not path.exists():
-        raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
     try:
+        if not path.exists():
+            raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
         with importers.as_trace_file(path) as first:
             return Trace(first, other=None if other is None else Path(other), show_as=path)
     except OSError as error:

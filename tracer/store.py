@@ -141,10 +141,10 @@ class TraceBuilder:
 
     def finish(self) -> Path:
         """Derives what follows from the events, and gives the file its final name."""
-        if not self.derived:
-            derive.derive(self.connection, self.placed_processes)
-        self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         with self.saying_where():
+            if not self.derived:
+                derive.derive(self.connection, self.placed_processes)
+            self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
             # Straight into the file, without a log beside it.
             self.connection.execute(f"SET checkpoint_threshold = '1B'; COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)

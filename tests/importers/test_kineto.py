@@ -327,7 +327,7 @@ def test_a_file_without_steps_has_none(name: str, tmp_path: Path) -> None:
 def test_privateuse1(tmp_path: Path) -> None:
     with case("privateuse1", tmp_path) as trace:
         rows = by_name(trace, "kind", "dur_ns", "correlation", "parent", "device_label")
-        assert rows["aiuLaunchControlBlocks"] == ("launch", 20 * US, 4162, 0, None)
+        assert rows["aiuLaunchControlBlocks"] == ("launch", 20 * US, 4162, 0, "privateuse1:0")
         assert rows["mm-Exec"] == ("kernel", 40_500, 4162, None, "privateuse1:0")
         assert rows["ClearScratchad-Internal"][:2] == ("kernel", 0)
         assert rows["mm-DMA"][:2] == ("transfer", 5 * US)

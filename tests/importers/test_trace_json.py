@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,29 @@ def test_the_place_of_a_fault_is_the_same_however_the_text_is_cut(begin: bytes, 
     text = begin + b'{"traceEvents": [\n' + good * 20 + b'  {"ph": x y},\n' + good + b'{"ph": "i"}]}'
     _, scanner = scan(text, piece)
     assert scanner.faults() == [("events that are not JSON: left out", 1, "line 42, column 12")]
+
+
+@pytest.mark.parametrize("value", ['"%s"', '["%s", {"a": 1}]', '{"a": {"b": ["%s", "]},"]}}'])
+@pytest.mark.parametrize("where", ['{%s, "traceEvents": [#]}', '{"a": 1, %s , "traceEvents": [#]}',
+                                   '{"traceEvents": [#],\n %s}', '{"traceEvents": [#], %s, "b": [2]}'])  # fmt: skip
+@pytest.mark.parametrize("piece", [1 << 16, 1 << 20])
+def test_members_that_are_too_long_cost_themselves_wherever_they_are(where: str, value: str, piece: int) -> None:
+    long = f'"stackFrames": {value % ("x" * (12 << 20))}'
+    event = '{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
+    rows, scanner = scan((where.replace("#", event) % long).encode(), piece)
+    assert [(row["name"], row["ts_ns"], row["dur_ns"]) for row in rows] == [("a", 1000, 2000)]
+    assert [(what, count) for what, count, _ in scanner.faults()] == [
+        ("members of the file longer than 4 MiB: left out", 1)
+    ]
+    assert not scanner.cut_off
+
+
+def test_a_zip_that_nobody_can_unpack_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("trace.json", "[]")
+    data = bytearray(path.read_bytes())
+    data[8] = data[data.find(b"PK\1\2") + 10] = 99  # the method of compression, in both headers
+    path.write_bytes(data)
+    with pytest.raises(InputRefused, match=r"odd\.zip: the compressed file is damaged \(That compression method"):
+        import_files([path], tmp_path / "out.duckdb")

@@ -2,6 +2,11 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from ral_trace.tracer import open_trace
@@ -102,3 +107,92 @@ def test_a_trace_of_ours_is_not_imported_with_others(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "holds a whole trace, which cannot be merged with others" in done.stderr
     assert not (tmp_path / "both.duckdb").exists()
+
+
+def test_an_input_is_never_replaced(tmp_path: Path) -> None:
+    given = kineto(tmp_path / "in.json", 0, 1).read_bytes()
+    (tmp_path / "link.json").symlink_to("in.json")
+    for words in (["import", "in.json", "-o", "in.json"], ["import", "in.json", "-o", "link.json"],
+                  ["export", "in.json", "-o", "./in.json"]):  # fmt: skip
+        done = ral_trace(*words, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert "is what is read, and would be replaced" in done.stderr
+        assert (tmp_path / "in.json").read_bytes() == given
+
+
+def test_a_file_that_is_given_twice_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    kineto(tmp_path / "folder" / "a", 0, 1)
+    (tmp_path / "link").symlink_to("folder/a")
+    done = ral_trace("import", "folder/a", "link", "folder", "-o", "run.duckdb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "run.duckdb: 2 events of 1 file" in done.stderr
+    assert "files that were given more than once: read once (2, such as link)" in done.stderr
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for words in (["import", "pipe", "-o", "run.duckdb"], ["--report", "pipe"], ["query", "pipe", "SELECT 1"],
+                  ["import", "/dev/zero", "-o", "run.duckdb"]):  # fmt: skip
+        done = ral_trace(*words, cwd=tmp_path)
+        assert done.returncode == 4, done.stderr
+        assert "is a pipe or a device; write what it gives to a file" in done.stderr
+
+
+def test_a_name_that_cannot_be_and_a_trace_are_refused(tmp_path: Path) -> None:
+    for words in (["import", "n" * 300, "-o", "run.duckdb"], ["--report", "n" * 300]):
+        done = ral_trace(*words, cwd=tmp_path)
+        assert done.returncode == 4, done.stderr
+        assert "cannot be read (File name too long)" in done.stderr
+        assert done.stderr.count("\n") == 1
+    kineto(tmp_path / "in", 0, 1)
+    assert ral_trace("import", "in", "-o", "a.duckdb", cwd=tmp_path).returncode == 0
+    done = ral_trace("import", "a.duckdb", "-o", "b.duckdb", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "a.duckdb: is a trace already; read it with" in done.stderr
+
+
+def test_names_of_files_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    name = "n\n\x1b[31mred"
+    (tmp_path / name).write_bytes(b"no trace")
+    done = ral_trace("import", name, "-o", "run.duckdb", cwd=tmp_path)
+    assert done.returncode == 4
+    assert done.stderr.startswith("ral-trace: n\\x0a\\x1b[31mred: is of no format")
+    assert done.stderr.count("\n") == 1
+    kineto(tmp_path / "in", 0, 1)
+    done = ral_trace("import", "in", name, "-o", f"{name}.duckdb", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "n\\x0a\\x1b[31mred.duckdb: 2 events" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_folders_in_folders_end_somewhere(tmp_path: Path) -> None:
+    """Links that lead round in circles are not followed, and folders only so deep."""
+    deep = tmp_path / "in" / "/".join("d" * 40)
+    deep.mkdir(parents=True)
+    for name in "xyz":
+        (tmp_path / "in" / name).symlink_to(".")
+    kineto(tmp_path / "in" / "a", 0, 1)
+    kineto(tmp_path / "in" / "d" / "d" / "b", 0, 1)
+    kineto(deep / "c", 0, 1)
+    done = ral_trace("import", "in", "-o", "run.duckdb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "run.duckdb: 4 events of 2 files" in done.stderr
+    assert "files in a folder that are of no known format (1, such as d)" in done.stderr
+
+
+def test_ctrl_c_in_the_middle_of_a_query_ends_quietly(tmp_path: Path) -> None:
+    kineto(tmp_path / "in", 0, 1)
+    endless = "SELECT max(a.range + b.range) FROM range(1000000000) a, range(1000000000) b"
+    command = [sys.executable, "-m", "ral_trace.tracer.cli", "query", "in", endless]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    running = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)},
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    while not (spill := list(temporary.glob("*/export"))) and running.poll() is None:
+        time.sleep(0.05)
+    assert spill
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert (running.returncode, said, list(temporary.iterdir())) == (130, "", [])

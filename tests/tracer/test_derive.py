@@ -109,6 +109,18 @@ def test_launches_flow_to_what_they_started(maker: Maker) -> None:
         assert flows == {(launch, kernel), (launch, second)}
 
 
+def test_a_launch_that_does_not_say_its_device_has_that_of_what_it_started(maker: Maker) -> None:
+    other = maker.builder.add("device", process=maker.process, type="ral", index=1)
+    plain, both, none = (maker.host("launch", start, 1, correlation=start) for start in (1, 3, 5))
+    stated = maker.host("launch", 7, 1, correlation=7, device=other)
+    for correlation in (1, 1, 3, 7):
+        maker.on_device("kernel", 10, 1, correlation)
+    maker.host("fallback", 10, 1, correlation=3, device=other)
+    with maker.open() as trace:
+        found = dict(trace.sql("SELECT id, device FROM event WHERE kind = 'launch'").fetchall())
+        assert found == {plain: maker.device, both: None, none: None, stated: other}
+
+
 def test_copies_and_syncs_beneath_a_fallback_hang_under_it(maker: Maker) -> None:
     copy = maker.on_device("transfer", 12, 3, 9)
     sync = maker.host("sync", 16, 1)

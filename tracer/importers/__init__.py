@@ -4,6 +4,7 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 """
 
 import contextlib
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ from ral_trace.tracer.store import TraceBuilder
 MOST_MEMORY = "1GiB"
 """Of the database while files are imported; what is more spills to a private folder."""
 DUCKDB_MAGIC = slice(8, 12)
+MOST_FOLDERS = 32
+"""One in the other: what lies deeper is of no known format."""
 
 
 class Importer(Protocol):
@@ -84,11 +87,15 @@ def import_files(
             _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
         if inputs.unknown:
             _note(builder, "files in a folder that are of no known format", len(inputs.unknown), inputs.unknown[0].name)
+        if inputs.repeated:
+            _note(builder, "files that were given more than once: read once", len(inputs.repeated),
+                  str(inputs.repeated[0]))  # fmt: skip
         if not builder.derived:
             ranks.settle(read)
             clocks.align(builder, read)
-        for rows in read:
-            rows.finish()
+        with builder.saying_where():
+            for rows in read:
+                rows.finish()
         return builder.finish()
 
 
@@ -99,16 +106,19 @@ class _Inputs:
         self.found: list[tuple[Path, Importer]] = []
         self.errors: list[InputRefused] = []
         self.unknown: list[Path] = []
+        self.repeated: list[Path] = []
+        self._seen: set[tuple[int, int]] = set()
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)
         for path in files:
-            if not path.exists():
-                self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
-            elif not self._add(path):
+            if self._add(path):
+                continue
+            if path.is_file() and is_trace_file(path):
+                self.errors.append(InputRefused(path, "is a trace already", "read it with: ral-trace --report"))
+            else:
                 what = "is a folder without any file of a format" if path.is_dir() else "is of no format"
-                what = f"{what} that is known here"
-                self.errors.append(InputRefused(path, what, f"give a .duckdb trace, or one of: {known}"))
+                self.errors.append(InputRefused(path, f"{what} that is known here", f"give one of: {known}"))
 
-    def _add(self, path: Path) -> bool:
+    def _add(self, path: Path, depth: int = 0) -> bool:
         """Whether somebody knows its format, or that of something in it."""
         try:
             importer = importer_of(path)
@@ -116,10 +126,16 @@ class _Inputs:
             self.errors.append(error)
             return True
         if importer is not None:
+            where = path.stat()
+            if (where.st_dev, where.st_ino) in self._seen:
+                self.repeated.append(path)
+                return True
+            self._seen.add((where.st_dev, where.st_ino))
             self.found.append((path, importer))
             return True
-        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if path.is_dir() else []
-        unknown = [entry for entry in entries if not self._add(entry)]
+        look = path.is_dir() and depth < MOST_FOLDERS
+        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if look else []
+        unknown = [entry for entry in entries if not self._add(entry, depth + 1)]
         if len(unknown) == len(entries):
             return False
         self.unknown += unknown
@@ -150,7 +166,7 @@ def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:
 @contextlib.contextmanager
 def as_trace_file(path: Path) -> Iterator[Path]:
     """The file itself when it is a trace, else a temporary trace with its content, to be unlinked once it is open."""
-    if not path.is_dir() and (path.stat().st_size == 0 or is_trace_file(path)):
+    if path.is_file() and (path.stat().st_size == 0 or is_trace_file(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
@@ -159,8 +175,22 @@ def as_trace_file(path: Path) -> Iterator[Path]:
 
 def importer_of(path: Path) -> Importer | None:
     """The importer that is most sure of an input; None: nobody knows it. Raises InputRefused: it cannot be read."""
-    if not path.is_dir() and path.stat().st_size == 0:
-        raise InputRefused(path, "the file is empty", "record or export it again")
-    head = head_of(path)
+    try:
+        head = _checked_head(path)
+    except FileNotFoundError as error:
+        raise InputRefused(path, "there is no such file", "see what is here with: ls") from error
+    except OSError as error:
+        raise InputRefused(path, f"cannot be read ({error.strerror})", "check the file and its rights") from error
     best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
     return best if best.sniff(head) > 0 else None
+
+
+def _checked_head(path: Path) -> Head:
+    if path.is_dir():
+        return head_of(path)
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputRefused(path, "is a pipe or a device", "write what it gives to a file, and give that")
+    if status.st_size == 0:
+        raise InputRefused(path, "the file is empty", "record or export it again")
+    return head_of(path)

@@ -1,5 +1,6 @@
 """Opening files as others left them: plain, gzip or zip, told apart by content, cut off or not."""
 
+import lzma
 import sqlite3
 import zipfile
 import zlib
@@ -21,7 +22,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 GZIP: Any = igzip.IGzipFile
 DAMAGED: tuple[type[Exception], ...] = (
-    zlib.error, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile,
+    zlib.error, lzma.LZMAError, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile,
+    NotImplementedError,  # how zipfile says that it does not know a method of compression
 )  # fmt: skip
 
 

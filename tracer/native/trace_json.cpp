@@ -329,7 +329,12 @@ bool TraceScanner::resync(bool last) {
 }
 
 void TraceScanner::skip_from_here(Fault fault, State after) {
-  faults_.add(fault, place(buffer_.data() + position_));
+  const char* from = buffer_.data() + position_;
+  const char* end = buffer_.data() + buffer_.size();
+  // The comma before it is not the one behind it, where skipping ends.
+  from = std::find_if(from, end, [](char c) { return std::strchr(", \t\r\n", c) == nullptr || c == '\0'; });
+  faults_.add(fault, place(from));
+  consumed(from);
   skip_depth_ = 0;
   skip_in_string_ = skip_escaped_ = false;
   after_skip_ = after;
