@@ -13,7 +13,15 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import import_files, importer_of, kineto
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
-from tests.importers.reading_back import CASES, busy_ns, by_name, imported, imported_events, union, warnings
+from tests.importers.reading_back import (
+    CASES,
+    busy_ns,
+    by_name,
+    imported,
+    imported_events,
+    union,
+    warnings,
+)
 from tests.shared import TRACES, needs_shared
 
 US = 1_000
@@ -365,6 +373,43 @@ def test_steps_reach_kernels_through_their_launch(tmp_path: Path) -> None:
         [projected] = trace.rows("SELECT thread, device, step, category FROM event ORDER BY id DESC LIMIT 1")
         assert (projected["thread"], projected["category"]) == (None, None)
         assert projected["device"] is not None
+
+
+@pytest.mark.parametrize("base", [0, 1_700_000_000_000_000_000])
+def test_of_two_sources_of_steps_the_better_one_gives_all_of_them(base: int, tmp_path: Path) -> None:
+    steps = [slice_of(f"ProfilerStep#{n}", "user_annotation", 100 * n, 100) for n in range(3)]
+    events = [*steps, slice_of("step#7", "user_annotation", 110, 50), slice_of("a", "cpu_op", 120, 5),
+              slice_of("b", "cpu_op", 170, 5)]  # fmt: skip
+    with imported_events(events, tmp_path, baseTimeNanoseconds=base) as trace:
+        assert trace.rows("SELECT value FROM trace_info WHERE key = 'steps_from'") == [{"value": "step()"}]
+        assert by_name(trace, "step", "category") == {
+            "ProfilerStep#0": (None, None), "ProfilerStep#1": (None, None), "ProfilerStep#2": (None, None),
+            "step#7": (7, "step"), "a": (7, "forward"), "b": (None, "forward"),
+        }  # fmt: skip
+
+
+def test_each_of_two_files_has_its_own_source_of_steps(tmp_path: Path) -> None:
+    paths = [tmp_path / "0.json", tmp_path / "1.json"]
+    for rank, path in enumerate(paths):
+        name = ["step#7", "ProfilerStep#3"][rank]
+        events = [slice_of(name, "user_annotation", 0, 50), slice_of(f"op {rank}", "cpu_op", 20, 5)]
+        path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": events}))
+    with open_trace(import_files(paths, tmp_path / "both.duckdb")) as trace:
+        assert trace.rows("SELECT step, dur_ns FROM steps ORDER BY step") == [
+            {"step": 3, "dur_ns": 50 * US}, {"step": 7, "dur_ns": 50 * US},
+        ]  # fmt: skip
+        assert by_name(trace, "step") == {"step#7": 7, "op 0": 7, "ProfilerStep#3": 3, "op 1": 3}
+
+
+def test_a_step_that_never_ended_is_a_step(tmp_path: Path) -> None:
+    events = [
+        slice_of("ProfilerStep#3", "user_annotation", 0, 9),
+        {**slice_of("ProfilerStep#4", "user_annotation", 9, 0), "dur": None},
+    ]
+    with imported_events(events, tmp_path) as trace:
+        assert trace.rows("SELECT step, dur_ns FROM steps ORDER BY step") == [
+            {"step": 3, "dur_ns": 9 * US}, {"step": 4, "dur_ns": None},
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("world_size", [4, "4"])
