@@ -19,6 +19,7 @@ from tests.importers.reading_back import (
     by_name,
     imported,
     imported_events,
+    imported_text,
     union,
     warnings,
 )
@@ -410,6 +411,38 @@ def test_a_step_that_never_ended_is_a_step(tmp_path: Path) -> None:
         assert trace.rows("SELECT step, dur_ns FROM steps ORDER BY step") == [
             {"step": 3, "dur_ns": 9 * US}, {"step": 4, "dur_ns": None},
         ]  # fmt: skip
+
+
+def test_times_at_the_edge_fit_with_their_ends(tmp_path: Path) -> None:
+    far = 2**61
+    texts = {
+        "below": (far - 1, far - 1),
+        "early": (1 - far, 0),
+        "late": (far, 5),
+        "before": (-far, 5),
+        "long": (0, far),
+    }
+    events = ",".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"{name}","pid":1,"tid":1,"ts":{us(ts)},"dur":{us(dur)}}}'
+        for name, (ts, dur) in texts.items()
+    )
+    slices = ",".join(
+        f'{{"ph":"{ph}","cat":"cpu_op","name":"pair","pid":1,"tid":2,"ts":{us(ts)}}}'
+        for ph, ts in [("B", 1 - far), ("E", far - 1)]
+    )
+    for base in (0, far - 1):
+        text = f'{{"schemaVersion":1,"baseTimeNanoseconds":{base},"traceEvents":[{events},{slices}]}}'
+        with imported_text(text, tmp_path) as trace:
+            assert by_name(trace, "ts_ns", "end_ns", "dur_ns") == {
+                "below": (base + far - 1, base + 2 * far - 2, far - 1), "early": (base + 1 - far, base + 1 - far, 0),
+                "long": (base, None, None), "pair": (base + 1 - far, base + far - 1, 2 * far - 2),
+            }  # fmt: skip
+            assert warnings(trace)["events without a time: left out"] == 2
+
+
+def us(ns: int) -> str:
+    """Exactly."""
+    return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03}"
 
 
 @pytest.mark.parametrize("world_size", [4, "4"])
