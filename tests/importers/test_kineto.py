@@ -445,6 +445,24 @@ def us(ns: int) -> str:
     return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03}"
 
 
+def test_sizes_that_cannot_be_are_unknown(tmp_path: Path) -> None:
+    huge, least = 2**61, 1 - 2**63
+    events = [
+        {**on_device("Memcpy HtoD", n, 1, bytes=size), "cat": "gpu_memcpy"}
+        for n, size in enumerate([huge - 1, huge, -1, least, 0])
+    ]
+    for n, size in enumerate([2**62, 2**62, 2**62, least, 2**60, 2**60, 2**60, 2**60, 512, -512]):
+        args = {"Addr": 4096 * n, "Bytes": size, "Device Type": 1, "Device Id": 0}
+        events.append({**slice_of("[memory]", "cpu_instant_event", 10 + n, 0, args=args), "ph": "i"})
+    with imported_events(events, tmp_path) as trace:
+        copies = trace.rows("SELECT bytes FROM event WHERE kind = 'transfer' ORDER BY id")
+        assert [row["bytes"] for row in copies] == [huge - 1, None, None, None, 0]
+        assert trace.rows("SELECT max(allocated_bytes) AS most FROM memory_curve") == [{"most": 3 * 2**60}]
+        said = warnings(trace)
+        assert said["sizes in bytes that cannot be: left out"] == 7
+        assert said["allocations and frees of more bytes than there can be: not among the blocks"] == 3
+
+
 @pytest.mark.parametrize("world_size", [4, "4"])
 def test_ranks(world_size: int | str, tmp_path: Path) -> None:
     info = {"backend": "nccl", "rank": 3, "world_size": world_size}

@@ -20,6 +20,7 @@ RECORDER = "PyTorch Profiler"
 """What the span of category Trace is called that covers the recording."""
 DEPTHS = 1 << 40
 """More than a file has events: a depth times this, plus or minus a row's number, orders by depth first."""
+MOST_BYTES = 2**61
 UNIX_EPOCH_NS = 946_684_800_000_000_000
 """Times from here on (the year 2000) count from 1970."""
 
@@ -155,6 +156,11 @@ def _end_overruns(rows: Rows, window: Window) -> None:
     )
 
 
+ODD_BYTES = (
+    f"(r.bytes <= -{MOST_BYTES} OR r.bytes >= {MOST_BYTES} OR r.bytes < 0 AND r.name IS DISTINCT FROM '[memory]')"
+)
+"""A size that cannot be; what is freed is negative."""
+
 COPY_DIRECTION = """CASE
     WHEN regexp_matches(r.name, 'HtoD|H2D|HostToDevice|M2D|Host *-> *Device') THEN 'host_to_device'
     WHEN regexp_matches(r.name, 'DtoH|D2H|DeviceToHost|D2M|Device *-> *Host') THEN 'device_to_host'
@@ -197,7 +203,8 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
                p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread,
                s.device_id AS device, s.stream_id AS stream,
                CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
-               abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, r.external,
+               CASE WHEN NOT {ODD_BYTES} THEN abs(r.bytes) END AS bytes, {stack} AS stack,
+               coalesce(r.args, a.args) AS args, r.external,
                ({flags})::UTINYINT AS flags
         FROM full_row r JOIN place p USING (grp)
         LEFT JOIN amend a ON a.n = r.n
@@ -207,14 +214,15 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
 
 
 def _count_odd(rows: Rows) -> None:
-    """Says which rows have times that cannot be."""
+    """Says which rows have times or sizes that cannot be."""
     for condition, what in [
         ("dur_ns < 0 AND ts_ns IS NOT NULL", "events with a negative duration: kept without it, and out of all sums"),
         ("ts_ns IS NULL AND ph <> 'M'", "events without a time: left out"),
+        (f"ts_ns IS NOT NULL AND {ODD_BYTES}", "sizes in bytes that cannot be: left out"),
     ]:
         [(count, example)] = rows.builder.connection.execute(
             f"""SELECT count(*), min_by(coalesce(name, '') || coalesce(': ' || dur_ns || ' ns', ''), n)
-                FROM raw_event JOIN place USING (grp) WHERE {condition}"""
+                FROM full_row r JOIN place USING (grp) WHERE {condition}"""
         ).fetchall()
         if count:
             rows.bad(what, example, count=count)
