@@ -11,8 +11,10 @@ import pytest
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import import_files, importer_of, kineto
+from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
+from ral_trace.tracer.store import TraceBuilder
 from tests.importers.reading_back import (
     CASES,
     busy_ns,
@@ -413,6 +415,21 @@ def test_a_step_that_never_ended_is_a_step(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("number", [-9, -1])
+def test_a_number_that_no_device_has_makes_no_second_row(number: int, tmp_path: Path) -> None:
+    events = [
+        on_device("numbered", 0, 5, device=number),
+        on_device("plain", 10, 5),
+        on_device("no stream", 20, 5, stream=number),
+    ]
+    events += [
+        {**on_device(f"without {key}", 30, 5), "args": {other: 7}}
+        for key, other in [("device", "stream"), ("stream", "device")]
+    ]
+    with imported_events(events, tmp_path) as trace:
+        assert [row["name"] for row in trace.rows("SELECT name FROM event ORDER BY id")] == [e["name"] for e in events]
+
+
 def test_times_at_the_edge_fit_with_their_ends(tmp_path: Path) -> None:
     far = 2**61
     texts = {
@@ -461,6 +478,24 @@ def test_sizes_that_cannot_be_are_unknown(tmp_path: Path) -> None:
         said = warnings(trace)
         assert said["sizes in bytes that cannot be: left out"] == 7
         assert said["allocations and frees of more bytes than there can be: not among the blocks"] == 3
+
+
+def test_nothing_of_one_file_is_left_for_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [
+        slice_of("ProfilerStep#1", "user_annotation", 0, 90, args={"Call stack": "f.py(3): f"}),
+        slice_of("launch", "cuda_runtime", 5, 2, args={"correlation": 1}), on_device("k", 10, 5, correlation=1),
+        {**slice_of("s", "fwdbwd", 5, 0), "ph": "s", "id": 1}, {**slice_of("s", "fwdbwd", 6, 0), "ph": "f", "id": 1},
+        {**slice_of("c", "counters", 5, 0, args={"v": 1}), "ph": "C"},
+        {**slice_of("[memory]", "cpu_instant_event", 7, 0), "ph": "i",
+         "args": {"Addr": 1, "Bytes": 1, "Device Type": 1, "Device Id": 0}},
+    ]}))  # fmt: skip
+    with TraceBuilder(tmp_path / "out.duckdb") as builder:
+        own = """SELECT table_name FROM duckdb_tables() WHERE temporary
+                 UNION SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal"""
+        before = builder.connection.execute(own).fetchall()
+        kineto.read(path, Rows(builder, path, kineto.FORMAT))
+        assert sorted(builder.connection.execute(own).fetchall()) == sorted(before)
 
 
 @pytest.mark.parametrize("world_size", [4, "4"])

@@ -9,7 +9,7 @@ from typing import Any
 from ral_trace.tracer.importers import phases
 from ral_trace.tracer.importers.kineto_devices import add_devices, add_memory
 from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
-from ral_trace.tracer.importers.places import NONE, Places, Role, add_places
+from ral_trace.tracer.importers.places import Places, Role, add_places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
 from ral_trace.tracer.importers.trace_events import Field, Group, Scan, outside_transaction
@@ -116,6 +116,11 @@ def forget(rows: Rows) -> None:
         "step_interval",
         "call_stack_id",
         "early",
+        "counted",
+        "series_number",
+        "bound",
+        "named_annotation",
+        "mapped_place",
     ]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
@@ -193,7 +198,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         | if(r.forward_thread > 0 AND p.role = 'OP', {BACKWARD}, 0)"""
     sign = "-" if dialect.inner_first else ""
     stack, join = ("c.id", "LEFT JOIN call_stack_id c ON c.text = r.call_stack") if stacks else ("NULL::INTEGER", "")
-    at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
+    at = " AND ".join(f"s.{column} IS NOT DISTINCT FROM r.{column}" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
         SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name,

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ral_trace.tracer.importers.places import NONE, Places, stream_number
+from ral_trace.tracer.importers.places import Places, stream_number
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Scan, integer
 
@@ -111,8 +111,6 @@ def _add_spot_table(rows: Rows, spots: list[tuple[Any, ...]]) -> None:
                                            device_id INTEGER, stream_id INTEGER)""")
     if spots:
         columns = [list(column) for column in zip(*spots, strict=True)]
-        for i in (1, 2, 3):
-            columns[i] = [NONE if value is None else value for value in columns[i]]
         types = ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
         connection.execute("INSERT INTO spot SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
