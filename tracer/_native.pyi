@@ -341,6 +341,8 @@ class TraceJsonScanner:
 
     rows: int
     """Not taken yet."""
+    text_bytes: int
+    """Of the texts in these rows."""
     cut_off: bool
     """The text ended before its list or object did."""
     whole_microseconds: bool

@@ -116,16 +116,21 @@ that states a step.
 """
 
 
+MAY_STATE_STEPS = "kind = 'annotation' AND stream IS NULL"
+"""A device's image of an annotation states nothing."""
+
 STATED_STEPS = """
 SELECT process, step, ts_ns, ts_ns + dur_ns AS end_ns FROM event WHERE category = 'step' AND kind = 'annotation'"""
 
-OPTIMIZER_STEPS = """
-SELECT process, row_number() OVER of_process - 1 AS step,
-       coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
-FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM event
-      WHERE kind = 'annotation' AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
-WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
-"""A step without a stated begin: from the end of the optimiser's step before it to the end of its own."""
+
+def optimizer_steps(table: str) -> str:
+    """SQL: steps without a stated begin: from the end of the optimiser's step before to the end of its own."""
+    return f"""
+        SELECT process, row_number() OVER of_process - 1 AS step,
+               coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
+        FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM {table}
+              WHERE {MAY_STATE_STEPS} AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
+        WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
 
 
 def mark_steps(connection: duckdb.DuckDBPyConnection, *, spread: bool = True) -> None:
@@ -133,25 +138,36 @@ def mark_steps(connection: duckdb.DuckDBPyConnection, *, spread: bool = True) ->
 
     Writes which to trace_info.steps_from.
     """
+    landed = [
+        name
+        for name, pattern in STEP_SOURCES
+        if _number_steps(connection, pattern, f"category = 'step' AND process IN {PLACED}")
+    ]
     stated = _stated_source(connection)
     if spread:
-        _spread_steps(connection, STATED_STEPS if stated else OPTIMIZER_STEPS)
+        _spread_steps(connection, STATED_STEPS if stated else optimizer_steps("event"))
     found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
-    source = stated or "Optimizer.step" if found else "none"
+    named = next((name for name, _ in STEP_SOURCES if name == stated or name in landed), "Optimizer.step")
+    source = named if found else "none"
     connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source])
 
 
 def _stated_source(connection: duckdb.DuckDBPyConnection) -> str | None:
-    """Numbers the annotations of the best source that there is, and names it."""
+    """Numbers the annotations of the best source that there is, and names it. The processes `placed` have theirs."""
     for source, pattern in STEP_SOURCES:
-        row = connection.execute(
-            """UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
-               WHERE kind = 'annotation' AND stream IS NULL AND regexp_matches(name, $1)""",
-            [pattern],
-        ).fetchone()
-        if row is not None and row[0] > 0:
+        if _number_steps(connection, pattern, f"process NOT IN {PLACED}"):
             return source
     return None
+
+
+def _number_steps(connection: duckdb.DuckDBPyConnection, pattern: str, condition: str) -> bool:
+    """Whether there are annotations of a source of steps. They get their numbers."""
+    row = connection.execute(
+        f"""UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
+            WHERE {MAY_STATE_STEPS} AND regexp_matches(name, $1) AND {condition}""",
+        [pattern],
+    ).fetchone()
+    return row is not None and row[0] > 0
 
 
 def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None:

@@ -11,9 +11,20 @@ import pytest
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import import_files, importer_of, kineto
+from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
-from tests.importers.reading_back import CASES, busy_ns, by_name, imported, imported_events, union, warnings
+from ral_trace.tracer.store import TraceBuilder
+from tests.importers.reading_back import (
+    CASES,
+    busy_ns,
+    by_name,
+    imported,
+    imported_events,
+    imported_text,
+    union,
+    warnings,
+)
 from tests.shared import TRACES, needs_shared
 
 US = 1_000
@@ -365,6 +376,126 @@ def test_steps_reach_kernels_through_their_launch(tmp_path: Path) -> None:
         [projected] = trace.rows("SELECT thread, device, step, category FROM event ORDER BY id DESC LIMIT 1")
         assert (projected["thread"], projected["category"]) == (None, None)
         assert projected["device"] is not None
+
+
+@pytest.mark.parametrize("base", [0, 1_700_000_000_000_000_000])
+def test_of_two_sources_of_steps_the_better_one_gives_all_of_them(base: int, tmp_path: Path) -> None:
+    steps = [slice_of(f"ProfilerStep#{n}", "user_annotation", 100 * n, 100) for n in range(3)]
+    events = [*steps, slice_of("step#7", "user_annotation", 110, 50), slice_of("a", "cpu_op", 120, 5),
+              slice_of("b", "cpu_op", 170, 5)]  # fmt: skip
+    with imported_events(events, tmp_path, baseTimeNanoseconds=base) as trace:
+        assert trace.rows("SELECT value FROM trace_info WHERE key = 'steps_from'") == [{"value": "step()"}]
+        assert by_name(trace, "step", "category") == {
+            "ProfilerStep#0": (None, None), "ProfilerStep#1": (None, None), "ProfilerStep#2": (None, None),
+            "step#7": (7, "step"), "a": (7, "forward"), "b": (None, "forward"),
+        }  # fmt: skip
+
+
+def test_each_of_two_files_has_its_own_source_of_steps(tmp_path: Path) -> None:
+    paths = [tmp_path / "0.json", tmp_path / "1.json"]
+    for rank, path in enumerate(paths):
+        name = ["step#7", "ProfilerStep#3"][rank]
+        events = [slice_of(name, "user_annotation", 0, 50), slice_of(f"op {rank}", "cpu_op", 20, 5)]
+        path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": events}))
+    with open_trace(import_files(paths, tmp_path / "both.duckdb")) as trace:
+        assert trace.rows("SELECT step, dur_ns FROM steps ORDER BY step") == [
+            {"step": 3, "dur_ns": 50 * US}, {"step": 7, "dur_ns": 50 * US},
+        ]  # fmt: skip
+        assert by_name(trace, "step") == {"step#7": 7, "op 0": 7, "ProfilerStep#3": 3, "op 1": 3}
+
+
+def test_a_step_that_never_ended_is_a_step(tmp_path: Path) -> None:
+    events = [
+        slice_of("ProfilerStep#3", "user_annotation", 0, 9),
+        {**slice_of("ProfilerStep#4", "user_annotation", 9, 0), "dur": None},
+    ]
+    with imported_events(events, tmp_path) as trace:
+        assert trace.rows("SELECT step, dur_ns FROM steps ORDER BY step") == [
+            {"step": 3, "dur_ns": 9 * US}, {"step": 4, "dur_ns": None},
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [-9, -1])
+def test_a_number_that_no_device_has_makes_no_second_row(number: int, tmp_path: Path) -> None:
+    events = [
+        on_device("numbered", 0, 5, device=number),
+        on_device("plain", 10, 5),
+        on_device("no stream", 20, 5, stream=number),
+    ]
+    events += [
+        {**on_device(f"without {key}", 30, 5), "args": {other: 7}}
+        for key, other in [("device", "stream"), ("stream", "device")]
+    ]
+    with imported_events(events, tmp_path) as trace:
+        assert [row["name"] for row in trace.rows("SELECT name FROM event ORDER BY id")] == [e["name"] for e in events]
+
+
+def test_times_at_the_edge_fit_with_their_ends(tmp_path: Path) -> None:
+    far = 2**61
+    texts = {
+        "below": (far - 1, far - 1),
+        "early": (1 - far, 0),
+        "late": (far, 5),
+        "before": (-far, 5),
+        "long": (0, far),
+    }
+    events = ",".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"{name}","pid":1,"tid":1,"ts":{us(ts)},"dur":{us(dur)}}}'
+        for name, (ts, dur) in texts.items()
+    )
+    slices = ",".join(
+        f'{{"ph":"{ph}","cat":"cpu_op","name":"pair","pid":1,"tid":2,"ts":{us(ts)}}}'
+        for ph, ts in [("B", 1 - far), ("E", far - 1)]
+    )
+    for base in (0, far - 1):
+        text = f'{{"schemaVersion":1,"baseTimeNanoseconds":{base},"traceEvents":[{events},{slices}]}}'
+        with imported_text(text, tmp_path) as trace:
+            assert by_name(trace, "ts_ns", "end_ns", "dur_ns") == {
+                "below": (base + far - 1, base + 2 * far - 2, far - 1), "early": (base + 1 - far, base + 1 - far, 0),
+                "long": (base, None, None), "pair": (base + 1 - far, base + far - 1, 2 * far - 2),
+            }  # fmt: skip
+            assert warnings(trace)["events without a time: left out"] == 2
+
+
+def us(ns: int) -> str:
+    """Exactly."""
+    return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03}"
+
+
+def test_sizes_that_cannot_be_are_unknown(tmp_path: Path) -> None:
+    huge, least = 2**61, 1 - 2**63
+    events = [
+        {**on_device("Memcpy HtoD", n, 1, bytes=size), "cat": "gpu_memcpy"}
+        for n, size in enumerate([huge - 1, huge, -1, least, 0])
+    ]
+    for n, size in enumerate([2**62, 2**62, 2**62, least, 2**60, 2**60, 2**60, 2**60, 512, -512]):
+        args = {"Addr": 4096 * n, "Bytes": size, "Device Type": 1, "Device Id": 0}
+        events.append({**slice_of("[memory]", "cpu_instant_event", 10 + n, 0, args=args), "ph": "i"})
+    with imported_events(events, tmp_path) as trace:
+        copies = trace.rows("SELECT bytes FROM event WHERE kind = 'transfer' ORDER BY id")
+        assert [row["bytes"] for row in copies] == [huge - 1, None, None, None, 0]
+        assert trace.rows("SELECT max(allocated_bytes) AS most FROM memory_curve") == [{"most": 3 * 2**60}]
+        said = warnings(trace)
+        assert said["sizes in bytes that cannot be: left out"] == 7
+        assert said["allocations and frees of more bytes than there can be: not among the blocks"] == 3
+
+
+def test_nothing_of_one_file_is_left_for_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [
+        slice_of("ProfilerStep#1", "user_annotation", 0, 90, args={"Call stack": "f.py(3): f"}),
+        slice_of("launch", "cuda_runtime", 5, 2, args={"correlation": 1}), on_device("k", 10, 5, correlation=1),
+        {**slice_of("s", "fwdbwd", 5, 0), "ph": "s", "id": 1}, {**slice_of("s", "fwdbwd", 6, 0), "ph": "f", "id": 1},
+        {**slice_of("c", "counters", 5, 0, args={"v": 1}), "ph": "C"},
+        {**slice_of("[memory]", "cpu_instant_event", 7, 0), "ph": "i",
+         "args": {"Addr": 1, "Bytes": 1, "Device Type": 1, "Device Id": 0}},
+    ]}))  # fmt: skip
+    with TraceBuilder(tmp_path / "out.duckdb") as builder:
+        own = """SELECT table_name FROM duckdb_tables() WHERE temporary
+                 UNION SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal"""
+        before = builder.connection.execute(own).fetchall()
+        kineto.read(path, Rows(builder, path, kineto.FORMAT))
+        assert sorted(builder.connection.execute(own).fetchall()) == sorted(before)
 
 
 @pytest.mark.parametrize("world_size", [4, "4"])

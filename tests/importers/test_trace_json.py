@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import import_files
+from ral_trace.tracer.importers import import_files, opening, trace_events
 from ral_trace.tracer.reading import open_trace
 from tests.importers.reading_back import CASES
 from tests.shared import TRACES, needs_shared
@@ -60,7 +61,7 @@ def clean(value: Any) -> Any:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    name=st.text(), args=st.dictionaries(st.text(), JSON, max_size=6), number=st.integers(-(2**62), 2**62),
+    name=st.text(), args=st.dictionaries(st.text(), JSON, max_size=6), number=st.integers(1 - 2**61, 2**61 - 1),
     ascii=st.booleans(), indent=st.sampled_from([None, 1]), piece=st.integers(1, 50),
 )  # fmt: skip
 def test_any_event_is_read_as_it_was_written(
@@ -146,6 +147,44 @@ def test_an_event_that_is_not_json_costs_itself_only(text: bytes, names: list[st
     assert [row["name"] for row in rows] == names
     assert [(what, count) for what, count, _ in scanner.faults()] == [("events that are not JSON: left out", malformed)]
     assert not scanner.cut_off
+
+
+def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever text it is that is long."""
+    text, sizes = "x" * (1 << 20), []
+    members = [("name", text), ("id", text), ("bp", text), ("args", {"a": text}), ("args", {"Call stack": text})]
+    events = [{"ph": "i", "ts": n, key: value} for key, value in members for n in range(4)]
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+
+    class Watched(_native.TraceJsonScanner):
+        def take(self) -> _native.TraceBatch:
+            sizes.append(self.text_bytes)
+            return super().take()
+
+    monkeypatch.setattr(_native, "TraceJsonScanner", Watched)
+    monkeypatch.setattr(trace_events, "TEXT_BYTES_AT_ONCE", 3 << 20)
+    import_files([path], tmp_path / "out.duckdb")
+    assert sum(sizes) >= 20 << 20
+    assert max(sizes) <= (3 << 20) + 2 * opening.PIECE_BYTES
+
+
+def test_many_members_beside_the_events_take_no_square_of_their_number() -> None:
+    count = 160_000
+    members = b",".join(b'"m%d":%d' % (n % (count - 1), n) for n in range(count))
+    started = time.process_time()
+    _, scanner = scan(b'{"traceEvents":[{"ph":"i"}],' + members + b"}")
+    found = scanner.metadata()
+    assert time.process_time() - started < 5
+    assert len(found) == count - 1
+    assert found[0] == ("m0", str(count - 1))
+    assert found[-1] == (f"m{count - 2}", str(count - 2))
+
+
+def test_more_groups_than_there_can_be_are_refused_as_what_they_are() -> None:
+    events = b",".join(b'{"ph":"i","cat":"c%d"}' % n for n in range(100_001))
+    with pytest.raises(_native.NotATrace, match="100,000 combinations of phase, category, process and thread"):
+        scan(b"[" + events + b"]")
 
 
 def test_the_last_list_of_events_counts() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ral_trace.tracer.importers import phases
 from ral_trace.tracer.importers.kineto_devices import add_devices, add_memory
 from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
-from ral_trace.tracer.importers.places import NONE, Places, Role, add_places
+from ral_trace.tracer.importers.places import Places, Role, add_places
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
 from ral_trace.tracer.importers.trace_events import Field, Group, Scan, outside_transaction
@@ -20,6 +20,7 @@ RECORDER = "PyTorch Profiler"
 """What the span of category Trace is called that covers the recording."""
 DEPTHS = 1 << 40
 """More than a file has events: a depth times this, plus or minus a row's number, orders by depth first."""
+MOST_BYTES = 2**61
 UNIX_EPOCH_NS = 946_684_800_000_000_000
 """Times from here on (the year 2000) count from 1970."""
 
@@ -116,6 +117,11 @@ def forget(rows: Rows) -> None:
         "step_interval",
         "call_stack_id",
         "early",
+        "counted",
+        "series_number",
+        "bound",
+        "named_annotation",
+        "mapped_place",
     ]
     connection = rows.builder.connection
     connection.execute(";".join(f"DROP TABLE IF EXISTS {table}" for table in tables))
@@ -156,6 +162,11 @@ def _end_overruns(rows: Rows, window: Window) -> None:
     )
 
 
+ODD_BYTES = (
+    f"(r.bytes <= -{MOST_BYTES} OR r.bytes >= {MOST_BYTES} OR r.bytes < 0 AND r.name IS DISTINCT FROM '[memory]')"
+)
+"""A size that cannot be; what is freed is negative."""
+
 COPY_DIRECTION = """CASE
     WHEN regexp_matches(r.name, 'HtoD|H2D|HostToDevice|M2D|Host *-> *Device') THEN 'host_to_device'
     WHEN regexp_matches(r.name, 'DtoH|D2H|DeviceToHost|D2M|Device *-> *Host') THEN 'device_to_host'
@@ -188,7 +199,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         | if(r.forward_thread > 0 AND p.role = 'OP', {BACKWARD}, 0)"""
     sign = "-" if dialect.inner_first else ""
     stack, join = ("c.id", "LEFT JOIN call_stack_id c ON c.text = r.call_stack") if stacks else ("NULL::INTEGER", "")
-    at = " AND ".join(f"s.{column} = coalesce(r.{column}, {NONE})" for column in ("device", "stream", "device_type"))
+    at = " AND ".join(f"s.{column} IS NOT DISTINCT FROM r.{column}" for column in ("device", "stream", "device_type"))
     return f"""
         CREATE OR REPLACE TEMP TABLE mapped AS
         SELECT r.n, p.depth * {DEPTHS} + {sign}r.n AS nest_order, {kind} AS kind, {category} AS category, r.name,
@@ -198,7 +209,8 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
                p.process, CASE WHEN s.works THEN NULL ELSE p.thread END AS thread,
                s.device_id AS device, s.stream_id AS stream,
                CASE WHEN r.correlation > 0 THEN r.correlation END AS correlation,
-               abs(r.bytes) AS bytes, {stack} AS stack, coalesce(r.args, a.args) AS args, r.external,
+               CASE WHEN NOT {ODD_BYTES} THEN abs(r.bytes) END AS bytes, {stack} AS stack,
+               coalesce(r.args, a.args) AS args, r.external,
                ({flags})::UTINYINT AS flags
         FROM full_row r JOIN place p USING (grp)
         LEFT JOIN amend a ON a.n = r.n
@@ -208,7 +220,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
 
 
 def _count_odd(rows: Rows) -> None:
-    """Says which rows have times that cannot be."""
+    """Says which rows have times or sizes that cannot be."""
     found = rows.builder.connection.execute(
         """SELECT ts_ns IS NULL, count(*), min_by(coalesce(name, '') || coalesce(': ' || dur_ns || ' ns', ''), n)
            FROM raw_event JOIN place USING (grp) WHERE ts_ns IS NULL AND ph <> 'M' OR ts_ns IS NOT NULL AND dur_ns < 0
@@ -217,6 +229,11 @@ def _count_odd(rows: Rows) -> None:
     for timeless, count, example in found:
         what = "events with a negative duration: kept without it, and out of all sums"
         rows.bad("events without a time: left out" if timeless else what, example, count=count)
+    [(count, example)] = rows.builder.connection.execute(
+        f"SELECT count(*), min_by(name, n) FROM full_row r WHERE ts_ns IS NOT NULL AND {ODD_BYTES}"
+    ).fetchall()
+    if count:
+        rows.bad("sizes in bytes that cannot be: left out", example, count=count)
 
 
 def _flag_leftovers(rows: Rows, window: Window) -> None:

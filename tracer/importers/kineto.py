@@ -74,7 +74,7 @@ def read(path: Path, rows: Rows) -> None:
     """Adds the file's rows. Raises InputRefused."""
     with scanned(path, rows, fields=FIELDS, leave_out=LEFT_OUT, skip_arrows=DEVICE_ARROWS) as scan:
         base_ns = _number(scan.metadata.get("baseTimeNanoseconds")) or 0
-        if abs(base_ns) > LATEST_NS:
+        if abs(base_ns) >= LATEST_NS:
             rows.bad("a base of times that cannot be: left out", base_ns)
             base_ns = 0
         if base_ns:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ral_trace.tracer.importers.places import NONE, Places, stream_number
+from ral_trace.tracer.importers.places import Places, stream_number
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Scan, integer
 
@@ -31,6 +31,7 @@ TYPES = {
 }
 """By what a category begins with: the device type in torch."""
 LARGEST_INDEX = 1 << 20
+MOST_BYTES_IN_ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,6 @@ def _add_spot_table(rows: Rows, spots: list[tuple[Any, ...]]) -> None:
                                            device_id INTEGER, stream_id INTEGER)""")
     if spots:
         columns = [list(column) for column in zip(*spots, strict=True)]
-        for i in (1, 2, 3):
-            columns[i] = [NONE if value is None else value for value in columns[i]]
         types = ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
         connection.execute("INSERT INTO spot SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
 
@@ -127,11 +126,12 @@ def add_memory(rows: Rows, first: int) -> None:
         FROM mapped m JOIN raw_row r USING (n) WHERE m.kind IN ('alloc', 'free') AND m.device IS NOT NULL""").fetchone()
     if found == (0,):
         return
+    _bound_sum(rows)
     rows.builder.insert(
         "memory_change",
         ("action", "event", "ts_ns", "device", "address", "size_bytes", "before_trace"),
         f"""SELECT kind, {first} + n, ts_ns, device, address, bytes, false FROM memory_event
-            WHERE address IS NOT NULL ORDER BY n""",
+            WHERE address IS NOT NULL AND bytes IS NOT NULL ORDER BY n""",
     )
     for column, series in (("allocated", "Total Allocated"), ("reserved", "Total Reserved")):
         for process, device in connection.execute(
@@ -150,3 +150,18 @@ def add_memory(rows: Rows, first: int) -> None:
         [first],
     )
     connection.execute("DROP TABLE memory_event")
+
+
+def _bound_sum(rows: Rows) -> None:
+    """Takes the sizes from what would make the sums of sizes too large for 64 bits."""
+    connection = rows.builder.connection
+    [(total,)] = connection.execute("SELECT sum(bytes) FROM memory_event").fetchall()
+    if total is None or total < MOST_BYTES_IN_ALL:
+        return
+    [(count,)] = connection.execute(
+        """UPDATE memory_event SET bytes = NULL
+           FROM (SELECT n, sum(bytes) OVER (ORDER BY n) AS so_far FROM memory_event) s
+           WHERE s.n = memory_event.n AND s.so_far >= ? AND bytes IS NOT NULL""",
+        [MOST_BYTES_IN_ALL],
+    ).fetchall()
+    rows.bad("allocations and frees of more bytes than there can be: not among the blocks", count=count)

@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 
 from ral_trace.tracer import _native
+from ral_trace.tracer.derive import MAY_STATE_STEPS, STEP_SOURCES, optimizer_steps
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
@@ -71,23 +72,27 @@ def _find_launches(connection: duckdb.DuckDBPyConnection) -> None:
 def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
     """Fills `step_interval` from annotations that state steps, else from the ends of the optimiser's steps; how many.
 
-    The same rules as in `derive.mark_steps`, which names the source of the steps.
+    By the rules of `derive.mark_steps`, which keeps to what is chosen here: the annotations of category `step`.
     """
-    found = connection.execute("""
-        CREATE OR REPLACE TEMP TABLE step_interval AS
-        WITH named AS MATERIALIZED (
-            SELECT process, name, ts_ns, ts_ns + dur_ns AS end_ns FROM mapped
-            WHERE kind = 'annotation' AND thread IS NOT NULL AND dur_ns IS NOT NULL
-              AND (name LIKE 'ProfilerStep#%' OR name LIKE 'Optimizer.step#%')),
-        stated AS MATERIALIZED (
-            SELECT process, try_cast(name[14:] AS BIGINT) AS step, ts_ns, end_ns FROM named
-            WHERE regexp_full_match(name, 'ProfilerStep#\\d+'))
-        FROM stated
-        UNION ALL
-        SELECT process, row_number() OVER of_process - 1, coalesce(lag(end_ns) OVER of_process, -9223372036854775807),
-               end_ns
-        FROM named WHERE name LIKE 'Optimizer.step#%' AND NOT EXISTS (FROM stated)
-        WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)""").fetchone()
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE named_annotation AS
+        SELECT n, process, name, ts_ns, ts_ns + dur_ns AS end_ns FROM mapped WHERE {MAY_STATE_STEPS}""")
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE step_interval (process INTEGER, step BIGINT, ts_ns BIGINT, end_ns BIGINT)""")
+    for _, pattern in STEP_SOURCES:
+        stating = "(FROM named_annotation WHERE regexp_matches(name, $1))"
+        if connection.execute(f"FROM {stating} LIMIT 1", [pattern]).fetchone():
+            connection.execute(
+                f"""INSERT INTO step_interval
+                    SELECT process, try_cast(regexp_extract(name, $1, 1) AS BIGINT) AS step, ts_ns, end_ns
+                    FROM {stating} WHERE step IS NOT NULL AND end_ns IS NOT NULL""",
+                [pattern],
+            )
+            connection.execute(f"UPDATE mapped SET category = 'step' WHERE n IN (SELECT n FROM {stating})", [pattern])
+            break
+    else:
+        connection.execute(f"INSERT INTO step_interval {optimizer_steps('mapped')}")
+    found = connection.execute("SELECT count(*) FROM step_interval").fetchone()
     return int(found[0]) if found else 0
 
 

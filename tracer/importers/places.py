@@ -15,8 +15,6 @@ from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Group, Scan, integer
 
 MEANING = ("kind", "category", "depth", "on_device", "plain")
-NONE = -9
-"""Stands for no device, stream or type in joins."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ from ral_trace.tracer.importers.opening import CutOff, pieces
 from ral_trace.tracer.importers.rows import Rows
 
 ROWS_AT_ONCE = 50_000
+TEXT_BYTES_AT_ONCE = 64 << 20
 BATCHES_AHEAD = 2
 INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
 
 LATEST_NS = 2**61
+"""The scanner gives no time from here on, nor a duration."""
 RAW_COLUMNS = {
     "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
     "bp": "VARCHAR", "args": "JSON",
@@ -178,8 +180,8 @@ def _add_groups(rows: Rows, groups: list[Group]) -> None:
 
 
 def count_from(rows: Rows, zero_ns: int) -> None:
-    """Adds the base of a file's times to all of them, in `raw_event`. Times that would not fit are none."""
-    moved = f"CASE WHEN abs(ts_ns) <= {LATEST_NS} THEN ts_ns + {zero_ns} END" if zero_ns else "ts_ns"
+    """Adds the base of a file's times, which is below LATEST_NS too, to all of them, in `raw_event`."""
+    moved = f"ts_ns + {zero_ns}" if zero_ns else "ts_ns"
     rows.builder.connection.execute(
         f"CREATE OR REPLACE TEMP VIEW raw_event AS "
         f"SELECT * REPLACE ({moved} AS ts_ns) FROM raw_row JOIN raw_group USING (grp)"
@@ -236,7 +238,7 @@ class _Reader:
                 if self._stop.is_set():
                     return
                 self._scanner.feed(piece)
-                if self._scanner.rows >= ROWS_AT_ONCE:
+                if self._scanner.rows >= ROWS_AT_ONCE or self._scanner.text_bytes >= TEXT_BYTES_AT_ONCE:
                     self._queue.put(self._scanner.take())
         except CutOff:
             self._rows.bad("the compressed file is cut off: what follows is missing")

@@ -10,9 +10,8 @@ namespace ral::trace {
 
 namespace {
 
-// Times beyond are none: so an end, and a sum with the base of a file's times, fit 64 bits.
-constexpr std::int64_t kLatest = std::int64_t{1} << 62;   // ns: 146 years
-constexpr std::int64_t kLongest = std::int64_t{1} << 61;  // ns
+// Times and durations from here on are none: so an end, with the base of a file's times in it too, fits 64 bits.
+constexpr std::int64_t kLatest = std::int64_t{1} << 61;  // ns: 73 years
 constexpr std::size_t kLongestEvent = 64 << 20;
 constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
@@ -239,15 +238,16 @@ bool TraceScanner::step_members() {
     if (text.peek() != ',' && text.peek() != '}') {
       throw Malformed{text.at()};
     }
-    const auto same =
-        std::find_if(metadata_.begin(), metadata_.end(), [&](auto& one) { return one.first == key.view; });
     metadata_bytes_ += value.size() + key.view.size();
     if (metadata_bytes_ > kMostMetadata) {
       faults_.add(Fault::kMetadataTooLong, key.view);
-    } else if (same != metadata_.end()) {
-      same->second = std::move(value);
     } else {
-      metadata_.emplace_back(std::string(key.view), std::move(value));
+      const auto [same, fresh] = metadata_places_.emplace(key.view, metadata_.size());
+      if (fresh) {
+        metadata_.emplace_back(key.view, std::move(value));
+      } else {
+        metadata_[same->second].second = std::move(value);
+      }
     }
   }
   consumed(text.at());
@@ -524,7 +524,7 @@ std::int64_t TraceScanner::group_of(const Event& event) {
     const auto [found, fresh] = group_numbers_.emplace(key, static_cast<std::int64_t>(groups_.size()));
     if (fresh) {
       if (groups_.size() == kMostGroups) {
-        throw NotATrace("has more than 100,000 threads");
+        throw NotATrace("has more than 100,000 combinations of phase, category, process and thread");
       }
       const auto text = [](const Text& one) { return one.given ? std::optional(std::string(one.view)) : std::nullopt; };
       groups_.push_back({track_of(event), text(event.pid), text(event.tid), text(event.category),
@@ -556,9 +556,9 @@ void TraceScanner::add_event() {
     return;
   }
   TraceRows& rows = *rows_;
-  const auto nanoseconds = [&](const Text& text, std::int64_t most) {
+  const auto nanoseconds = [&](const Text& text) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
-    if (value && (*value > most || *value < -most)) {
+    if (value && (*value >= kLatest || *value <= -kLatest)) {
       value.reset();
     }
     whole_microseconds_ = whole_microseconds_ && value.value_or(0) % 1000 == 0;
@@ -567,8 +567,8 @@ void TraceScanner::add_event() {
   rows.number.add(number_++);
   rows.name.add(event.name.given, event.name.view);
   rows.group.add(group);
-  rows.ts_ns.add(nanoseconds(event.time, kLatest));
-  rows.dur_ns.add(nanoseconds(event.duration, kLongest));
+  rows.ts_ns.add(nanoseconds(event.time));
+  rows.dur_ns.add(nanoseconds(event.duration));
   Text& id = event.id2.given ? event.id2 : event.id;
   if (id.given && (event.scope.given || (event.id2.given && event.local_id))) {
     std::string whole(id.view);

@@ -45,7 +45,13 @@ class TraceRows {
   std::vector<TextColumn> extra_texts;
   std::int64_t rows = 0;
 
-  [[nodiscard]] std::size_t text_bytes() const { return args.bytes() + name.bytes(); }
+  [[nodiscard]] std::size_t text_bytes() const {
+    std::size_t sum = name.bytes() + id.bytes() + binding.bytes() + args.bytes();
+    for (const TextColumn& one : extra_texts) {
+      sum += one.bytes();
+    }
+    return sum;
+  }
 };
 
 // The text is no trace at all.
@@ -63,6 +69,8 @@ class TraceScanner {
   // The rows since the last call.
   std::shared_ptr<const ArrowBatch> take();
   [[nodiscard]] std::int64_t rows() const { return rows_->rows; }
+  // Of these rows.
+  [[nodiscard]] std::size_t text_bytes() const { return rows_->text_bytes(); }
 
   // What many rows have in common, in the order of their numbers in the column `grp`.
   struct Group {
@@ -149,6 +157,7 @@ class TraceScanner {
   std::array<std::int64_t, 16> recent_{};  // groups by a hash of what is cheap to look at; -1: none
   std::string group_key_;
   std::vector<std::pair<std::string, std::string>> metadata_;
+  std::unordered_map<std::string, std::size_t> metadata_places_;
   std::size_t metadata_bytes_ = 0;
   Faults faults_;
 };

@@ -111,6 +111,7 @@ void bind_trace_json(py::module_& module) {
       .def("finish", &TraceScanner::finish)
       .def("take", [](TraceScanner& self) { return TraceBatch(self.take()); })
       .def_property_readonly("rows", &TraceScanner::rows)
+      .def_property_readonly("text_bytes", &TraceScanner::text_bytes)
       .def("groups", &groups_of)
       .def("metadata", &TraceScanner::metadata)
       .def("faults", &faults_of)
