@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.tracer.importers.rows import Rows, text
-from ral_trace.tracer.importers.snapshot_fields import MOST_BYTES, Stacks, integer
+from ral_trace.tracer.importers.snapshot_fields import MOST_BYTES, Stacks, integer, shown
 from ral_trace.tracer.importers.snapshot_regions import Regions
 
 MOST_ADDRESS = 2**64 - 1
@@ -77,7 +77,8 @@ class DeviceHistory:
         self._regions = Regions(self._rows, self._place.device, begin_ns)
         used = 0
         for entry, ts_ns in zip(entries, times, strict=True):
-            add = self._add.get(str(entry.get("action"))) if isinstance(entry, dict) else None
+            action = entry.get("action") if isinstance(entry, dict) else None
+            add = self._add.get(action) if isinstance(action, str) else None
             if add is None or not add(entry, ts_ns):
                 self._rows.bad(UNREADABLE, _shown(entry))
             else:
@@ -274,4 +275,4 @@ def _shown(entry: object) -> str:
     if not isinstance(entry, dict):
         return type(entry).__name__
     keys = ("action", "addr", "address", "size", "total_size")
-    return ", ".join(f"{key} {str(entry[key])[:40]}" for key in keys if key in entry)
+    return ", ".join(f"{key} {shown(entry[key])[:40]}" for key in keys if key in entry)
