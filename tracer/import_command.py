@@ -1,5 +1,6 @@
 """`ral-trace import FILE… -o trace.duckdb`: other tools' files become one trace."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +56,13 @@ def _said(trace: Trace) -> str:
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a file, or of all files in a folder; 0: it is not there."""
-    if path.is_dir():
-        return sum(_size_bytes(entry) for entry in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
+    """Of a file, or of all files in a folder, whose links are not followed; 0: it is not there."""
+    size, waiting = 0, [path]
+    while waiting:
+        one = waiting.pop()
+        with contextlib.suppress(OSError):  # whoever reads it says so
+            if one.is_dir():
+                waiting += [entry for entry in one.iterdir() if not entry.is_symlink()]
+            else:
+                size += one.stat().st_size
+    return size

@@ -4,6 +4,7 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 """
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,12 +29,14 @@ from ral_trace.tracer.importers import (
     rpd,
     snapshot,
 )
-from ral_trace.tracer.importers.opening import Head, head_of
+from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
 MOST_MEMORY = "1GiB"
 """Of the database while files are imported; what is more spills to a private folder."""
+MOST_LEVELS = 100
+"""Of folders in a folder that is given."""
 DUCKDB_MAGIC = slice(8, 12)
 
 
@@ -84,6 +87,8 @@ def import_files(
             _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
         if inputs.unknown:
             _note(builder, "files in a folder that are of no known format", len(inputs.unknown), inputs.unknown[0].name)
+        if inputs.links:
+            _note(builder, "links in a folder: not followed", len(inputs.links), inputs.links[0].name)
         if not builder.derived:
             ranks.settle(read)
             clocks.align(builder, read)
@@ -99,31 +104,42 @@ class _Inputs:
         self.found: list[tuple[Path, Importer]] = []
         self.errors: list[InputRefused] = []
         self.unknown: list[Path] = []
+        self.links: list[Path] = []
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)
         for path in files:
-            if not path.exists():
+            if not os.path.lexists(path):
                 self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
             elif not self._add(path):
                 what = "is a folder without any file of a format" if path.is_dir() else "is of no format"
                 what = f"{what} that is known here"
                 self.errors.append(InputRefused(path, what, f"give a .duckdb trace, or one of: {known}"))
 
-    def _add(self, path: Path) -> bool:
-        """Whether somebody knows its format, or that of something in it."""
+    def _add(self, path: Path, depth: int = 0) -> bool:
+        """Whether somebody knows its format, or that of something in it, or it was refused."""
         try:
+            if depth > MOST_LEVELS:
+                raise InputRefused(path, f"lies {depth} folders deep", "give the folder that it is in")
             importer = importer_of(path)
+            entries = _entries(path) if importer is None else []
         except InputRefused as error:
             self.errors.append(error)
             return True
         if importer is not None:
             self.found.append((path, importer))
             return True
-        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if path.is_dir() else []
-        unknown = [entry for entry in entries if not self._add(entry)]
-        if len(unknown) == len(entries):
+        links = [entry for entry in entries if entry.is_symlink()]
+        self.links += links
+        unknown = [entry for entry in entries if entry not in links and not self._add(entry, depth + 1)]
+        if len(unknown) + len(links) == len(entries):
             return False
         self.unknown += unknown
         return True
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a folder. Raises InputRefused."""
+    with readable(path):
+        return sorted(path.iterdir()) if path.is_dir() else []
 
 
 def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], None]) -> Iterator[Rows]:
@@ -150,6 +166,8 @@ def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:
 @contextlib.contextmanager
 def as_trace_file(path: Path) -> Iterator[Path]:
     """The file itself when it is a trace, else a temporary trace with its content, to be unlinked once it is open."""
+    if path.exists() and not path.is_dir():
+        must_be_file(path)
     if not path.is_dir() and (path.stat().st_size == 0 or is_trace_file(path)):
         yield path
         return
@@ -159,8 +177,11 @@ def as_trace_file(path: Path) -> Iterator[Path]:
 
 def importer_of(path: Path) -> Importer | None:
     """The importer that is most sure of an input; None: nobody knows it. Raises InputRefused: it cannot be read."""
-    if not path.is_dir() and path.stat().st_size == 0:
-        raise InputRefused(path, "the file is empty", "record or export it again")
-    head = head_of(path)
-    best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
-    return best if best.sniff(head) > 0 else None
+    with readable(path):
+        if not path.is_dir():
+            must_be_file(path)
+            if path.stat().st_size == 0:
+                raise InputRefused(path, "the file is empty", "record or export it again")
+        head = head_of(path)
+        best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
+        return best if best.sniff(head) > 0 else None
