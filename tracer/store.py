@@ -130,10 +130,10 @@ class TraceBuilder:
 
     def finish(self) -> Path:
         """Derives what follows from the events, and gives the file its final name."""
-        if not self.derived:
-            derive.derive(self.connection, self.placed_processes)
-        self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
         with self.saying_where():
+            if not self.derived:
+                derive.derive(self.connection, self.placed_processes)
+            self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
         return self.output

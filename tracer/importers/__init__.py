@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import duckdb
+
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import (
     ascend,
@@ -79,21 +81,27 @@ def import_files(
     with TraceBuilder(out) as builder:
         builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
         inputs = _Inputs(files)
-        read = list(_read_all(builder, inputs, advance))
-        if not read:
-            raise inputs.errors[0]
-        for error in inputs.errors:
-            refused(error)
-            _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
-        if inputs.unknown:
-            _note(builder, "files in a folder that are of no known format", len(inputs.unknown), inputs.unknown[0].name)
-        if inputs.links:
-            _note(builder, "links in a folder: not followed", len(inputs.links), inputs.links[0].name)
-        if not builder.derived:
-            ranks.settle(read)
-            clocks.align(builder, read)
-        for rows in read:
-            rows.finish()
+        with builder.saying_where():
+            read = list(_read_all(builder, inputs, advance))
+            if not read:
+                raise inputs.errors[0]
+            for error in inputs.errors:
+                refused(error)
+                _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
+            if inputs.unknown:
+                _note(
+                    builder,
+                    "files in a folder that are of no known format",
+                    len(inputs.unknown),
+                    inputs.unknown[0].name,
+                )
+            if inputs.links:
+                _note(builder, "links in a folder: not followed", len(inputs.links), inputs.links[0].name)
+            if not builder.derived:
+                ranks.settle(read)
+                clocks.align(builder, read)
+            for rows in read:
+                rows.finish()
         return builder.finish()
 
 
@@ -146,7 +154,7 @@ def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], N
     for path, importer in inputs.found:
         rows = Rows(builder, path, importer.FORMAT, advance=advance)
         try:
-            with builder.saying_where():
+            with builder.saying_where(), _numbers_of(path):
                 importer.read(path, rows)
                 rows.flush()
         except InputRefused as error:
@@ -157,6 +165,16 @@ def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], N
         if builder.derived and len(inputs.found) > 1:
             raise InputRefused(path, "holds a whole trace, which cannot be merged with others", "import it alone")
         yield rows
+
+
+@contextlib.contextmanager
+def _numbers_of(path: Path) -> Iterator[None]:
+    """What the database cannot convert or count is a fault of the input that says it."""
+    try:
+        yield
+    except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
+        cause = str(error).partition("\n")[0]
+        raise InputRefused(path, f"holds numbers that nothing can count ({cause})", "export it again") from error
 
 
 def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:

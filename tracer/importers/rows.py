@@ -113,7 +113,7 @@ class Rows:
         self._batches["flow"].add(kind=kind, from_event=from_event, to_event=to_event)
 
     def value(self, counter: int, ts_ns: int, value: float | None) -> None:
-        """Adds a value of a counter; None is a gap."""
+        """Adds a value of a counter; None, and what is not finite, is a gap."""
         self._batches["counter_value"].add(counter=counter, ts_ns=ts_ns, value=value)
 
     def memory(self, action: str, event: int | None, ts_ns: int, device: int, address: int, **columns: Any) -> None:
@@ -166,7 +166,7 @@ class Rows:
         found = self._places.get(key)
         if found is None:
             row = {column: _fitting(table, column, value) for column, value in columns.items()}
-            found = self._places[key] = self.builder.add(table, **row)
+            found = self._places[key] = self._batches[table].add(**row)
         return found
 
 
@@ -191,7 +191,7 @@ _TYPES = {table.name: {column: kind for column, (kind, _) in table.columns.items
 _BATCHED: Mapping[str, Mapping[str, str]] = {
     **{name: {column: kind for column, (kind, _) in table.columns.items()}
        for name, table in ((table.name, table) for table in TABLES)
-       if name in ("event", "flow", "counter_value", "stack")},
+       if name in ("process", "thread", "device", "stream", "counter", "stack", "event", "flow", "counter_value")},
     "memory_change": MEMORY_CHANGE_COLUMNS,
 }  # fmt: skip
 
@@ -199,7 +199,7 @@ _BATCHED: Mapping[str, Mapping[str, str]] = {
 _OWN = {
     "source": ("id", "source"), "process": ("id", "process"), "thread": ("id", "thread"), "device": ("id", "device"),
     "stream": ("id", "stream"), "stack": ("id", "stack"), "counter": ("id", "counter"), "event": ("id", "event"),
-    "flow": ("from_event", "event"), "counter_value": ("counter", "counter"), "memory_change": ("event", "event"),
+    "flow": ("from_event", "event"), "counter_value": ("counter", "counter"), "memory_change": ("device", "device"),
 }  # fmt: skip
 """Tables that an importer fills, and which number in them tells what came last: of which table's rows."""
 
@@ -252,7 +252,7 @@ def _value(column: str, kind: str) -> str:
     if kind in INTEGER_TYPES:
         return f'nullif("{column}", {NULL})::{kind}'
     if kind == "DOUBLE":
-        return f'CASE WHEN isnan("{column}") THEN NULL ELSE "{column}" END'
+        return f'CASE WHEN isfinite("{column}") THEN "{column}" END'
     if kind.startswith("STRUCT"):
         return f"""from_json("{column}", '{FRAMES_FORM}')"""
     return f'"{column}"::{kind}'
