@@ -12,8 +12,13 @@ import pytest
 from ral_trace.tracer import importers
 from ral_trace.tracer.errors import InputRefused, RalTraceError
 from ral_trace.tracer.importers import import_files
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.placing import Places
+from ral_trace.tracer.importers.rows import BYTES_BEYOND, DURATION_BEYOND, TIME_BEYOND, Rows
+from ral_trace.tracer.importers.staging import Staging
+from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder
+
+INVALID = FLAGS["INVALID"]
 
 
 @pytest.fixture
@@ -54,6 +59,51 @@ def test_what_is_taken_back_leaves_nothing_behind(builder: TraceBuilder, rows: R
     assert refused.discard()
     assert builder.connection.sql("SELECT address FROM memory_change").fetchall() == [(512,)]
     assert builder.connection.sql("SELECT count(*) FROM device").fetchall() == [(1,)]
+
+
+LIMIT = 2**61
+
+
+@pytest.mark.parametrize(("ts_ns", "kept"), [(LIMIT - 1, True), (1 - LIMIT, True), (LIMIT, False), (-LIMIT, False)])
+def test_events_and_changes_at_times_that_cannot_be_are_left_out(rows: Rows, ts_ns: int, kept: bool) -> None:
+    process = rows.process("it")
+    early = rows.event("instant", "early", 0, 0, process)
+    late = rows.event("alloc", "late", ts_ns, 0, process)
+    rows.flow("wait", early, late)
+    rows.memory("alloc", late, ts_ns, rows.device(process, "cuda", 0), 512, size_bytes=1)
+    counts = "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM flow), (SELECT count(*) FROM memory_change)"
+    assert all_of(rows, counts) == [(2, 1, 1) if kept else (1, 0, 0)]
+    assert rows.builder.connection.sql("SELECT count(*) FROM quality").fetchall() == [(0 if kept else 2,)]
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(0, 0), (LIMIT - 1, LIMIT - 1), (LIMIT, None), (-1, None)])
+def test_durations_and_bytes_that_cannot_be_are_unknown(rows: Rows, number: int, wanted: int | None) -> None:
+    process = rows.process("it")
+    rows.event("transfer", "copy", 0, number, process, bytes=number)
+    rows.memory("alloc", None, 0, rows.device(process, "cuda", 0), 512, size_bytes=number, requested_bytes=number)
+    assert all_of(rows, "SELECT dur_ns, bytes, flags > 0 FROM event") == [(wanted, wanted, wanted is None)]
+    changes = rows.builder.connection.sql("SELECT size_bytes, requested_bytes FROM memory_change").fetchall()
+    assert changes == [(wanted, wanted)]
+    said = rows.builder.connection.sql("SELECT sum(count)::INT FROM quality").fetchall()
+    assert said == [(None if wanted is not None else 4,)]
+
+
+@pytest.mark.parametrize(("start_ns", "end_ns", "size", "wanted"), [
+    (1 - LIMIT, 0, LIMIT - 1, (1 - LIMIT, LIMIT - 1, LIMIT - 1, 0, [])),
+    (-LIMIT, 0, 0, None),
+    (0, LIMIT, 0, None),
+    (-1, LIMIT - 1, 0, (-1, None, 0, INVALID, [DURATION_BEYOND])),
+    (0, 1, LIMIT, (0, 1, None, 0, [BYTES_BEYOND])),
+    (0, 1, -1, (0, 1, None, 0, [BYTES_BEYOND])),
+])  # fmt: skip
+def test_tables_of_others_have_the_same_bounds(rows: Rows, start_ns: int, end_ns: int, size: int, wanted: Any) -> None:
+    with Staging(rows, Places("cuda", "NVIDIA", lambda key: {"name": key})) as staging:
+        staging.add(f"""SELECT 'transfer' AS kind, 'copy' AS name, ({start_ns})::BIGINT AS start_ns,
+                               ({end_ns})::BIGINT AS end_ns, ({size})::BIGINT AS bytes""")
+        staging.place()
+    found = all_of(rows, "SELECT ts_ns, dur_ns, bytes, flags FROM event")
+    whats = [what for (what,) in rows.builder.connection.sql("SELECT what FROM quality").fetchall()]
+    assert (found, whats) == (([], [TIME_BEYOND]) if wanted is None else ([wanted[:4]], wanted[4]))
 
 
 def test_values_that_are_not_finite_are_gaps(rows: Rows) -> None:

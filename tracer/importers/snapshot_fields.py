@@ -6,10 +6,12 @@ from typing import Any
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.plain_pickle import AGAIN
-from ral_trace.tracer.importers.rows import EXAMPLE_CHARACTERS, Frame, Rows
+from ral_trace.tracer.importers.rows import EXAMPLE_CHARACTERS, LIMIT, Frame, Rows
 
 MOST_BYTES = 2**62
 """Of all that a device's events add up to, so that no sum over them leaves 64 bits."""
+MOST_SIZE = LIMIT - 1
+"""Of one block or segment."""
 FX_FIELDS = ("fx_node_op", "fx_node_name", "fx_original_trace")
 """What `_snapshot(augment_with_fx_traces=True)` adds to a frame of code that torch.fx made."""
 
