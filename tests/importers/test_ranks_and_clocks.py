@@ -27,6 +27,7 @@ def source(builder: TraceBuilder, name: str, rank: int | None = None, world: int
     rows.process("it", pid=7, host=facts.pop("host", None))
     rows.facts |= facts if rank is None else {"rank": rank, **facts}
     rows.world_size = world
+    rows.flush()
     return rows
 
 
@@ -92,6 +93,7 @@ def test_files_of_other_formats_may_be_about_the_same_rank(builder: TraceBuilder
     memory = Rows(builder, Path("memory"), "PyTorch memory snapshot")
     memory.process("it", pid=7)
     memory.facts["rank"] = 0
+    memory.flush()
     assert settle(source(builder, "a", 0, 1), memory) == [(0, 0), (0, 0)]
     assert said(builder) == {}
 
@@ -175,4 +177,4 @@ def test_ranks_of_one_host_share_its_clock(builder: TraceBuilder) -> None:
     first, second = (source(builder, str(rank), rank, host="box", clock_zero="unix epoch") for rank in (0, 1))
     collectives(first, ENDS)
     collectives(second, [end + 50 for end in ENDS])
-    assert aligned(builder, first, second)[1] == {"rank": 1, "clock_offset_ns": 0, "clock_uncertainty_ns": 0}
+    assert aligned(builder, first, second)[1] == {"rank": 1, "clock_offset_ns": 0, "clock_uncertainty_ns": 50}

@@ -4,11 +4,13 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 """
 
 import contextlib
-import stat
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
+
+import duckdb
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import (
@@ -29,15 +31,15 @@ from ral_trace.tracer.importers import (
     rpd,
     snapshot,
 )
-from ral_trace.tracer.importers.opening import Head, head_of
+from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
 MOST_MEMORY = "1GiB"
 """Of the database while files are imported; what is more spills to a private folder."""
+MOST_LEVELS = 100
+"""Of folders in a folder that is given."""
 DUCKDB_MAGIC = slice(8, 12)
-MOST_FOLDERS = 32
-"""One in the other: what lies deeper is of no known format."""
 
 
 class Importer(Protocol):
@@ -79,21 +81,32 @@ def import_files(
     with TraceBuilder(out) as builder:
         builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
         inputs = _Inputs(files)
-        read = list(_read_all(builder, inputs, advance))
-        if not read:
-            raise inputs.errors[0]
-        for error in inputs.errors:
-            refused(error)
-            _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
-        if inputs.unknown:
-            _note(builder, "files in a folder that are of no known format", len(inputs.unknown), inputs.unknown[0].name)
-        if inputs.repeated:
-            _note(builder, "files that were given more than once: read once", len(inputs.repeated),
-                  str(inputs.repeated[0]))  # fmt: skip
-        if not builder.derived:
-            ranks.settle(read)
-            clocks.align(builder, read)
         with builder.saying_where():
+            read = list(_read_all(builder, inputs, advance))
+            if not read:
+                raise inputs.errors[0]
+            for error in inputs.errors:
+                refused(error)
+                _note(builder, "files that could not be read: nothing of them is here", 1, str(error))
+            if inputs.unknown:
+                _note(
+                    builder,
+                    "files in a folder that are of no known format",
+                    len(inputs.unknown),
+                    inputs.unknown[0].name,
+                )
+            if inputs.repeated:
+                _note(
+                    builder,
+                    "files that were given more than once: read once",
+                    len(inputs.repeated),
+                    str(inputs.repeated[0]),
+                )
+            if inputs.links:
+                _note(builder, "links in a folder: not followed", len(inputs.links), inputs.links[0].name)
+            if not builder.derived:
+                ranks.settle(read)
+                clocks.align(builder, read)
             for rows in read:
                 rows.finish()
         return builder.finish()
@@ -106,22 +119,28 @@ class _Inputs:
         self.found: list[tuple[Path, Importer]] = []
         self.errors: list[InputRefused] = []
         self.unknown: list[Path] = []
+        self.links: list[Path] = []
         self.repeated: list[Path] = []
         self._seen: set[tuple[int, int]] = set()
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)
         for path in files:
-            if self._add(path):
+            if not os.path.lexists(path):
+                self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
+            elif self._add(path):
                 continue
-            if path.is_file() and is_trace_file(path):
+            elif path.is_file() and is_trace_file(path):
                 self.errors.append(InputRefused(path, "is a trace already", "read it with: ral-trace --report"))
             else:
                 what = "is a folder without any file of a format" if path.is_dir() else "is of no format"
                 self.errors.append(InputRefused(path, f"{what} that is known here", f"give one of: {known}"))
 
     def _add(self, path: Path, depth: int = 0) -> bool:
-        """Whether somebody knows its format, or that of something in it."""
+        """Whether somebody knows its format, or that of something in it, or it was refused."""
         try:
+            if depth > MOST_LEVELS:
+                raise InputRefused(path, f"lies {depth} folders deep", "give the folder that it is in")
             importer = importer_of(path)
+            entries = _entries(path) if importer is None else []
         except InputRefused as error:
             self.errors.append(error)
             return True
@@ -133,20 +152,26 @@ class _Inputs:
             self._seen.add((where.st_dev, where.st_ino))
             self.found.append((path, importer))
             return True
-        look = path.is_dir() and depth < MOST_FOLDERS
-        entries = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink()] if look else []
-        unknown = [entry for entry in entries if not self._add(entry, depth + 1)]
-        if len(unknown) == len(entries):
+        links = [entry for entry in entries if entry.is_symlink()]
+        self.links += links
+        unknown = [entry for entry in entries if entry not in links and not self._add(entry, depth + 1)]
+        if len(unknown) + len(links) == len(entries):
             return False
         self.unknown += unknown
         return True
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a folder. Raises InputRefused."""
+    with readable(path):
+        return sorted(path.iterdir()) if path.is_dir() else []
 
 
 def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], None]) -> Iterator[Rows]:
     for path, importer in inputs.found:
         rows = Rows(builder, path, importer.FORMAT, advance=advance)
         try:
-            with builder.saying_where():
+            with builder.saying_where(), _numbers_of(path):
                 importer.read(path, rows)
                 rows.flush()
         except InputRefused as error:
@@ -159,6 +184,16 @@ def _read_all(builder: TraceBuilder, inputs: _Inputs, advance: Callable[[int], N
         yield rows
 
 
+@contextlib.contextmanager
+def _numbers_of(path: Path) -> Iterator[None]:
+    """What the database cannot convert or count is a fault of the input that says it."""
+    try:
+        yield
+    except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
+        cause = str(error).partition("\n")[0]
+        raise InputRefused(path, f"holds numbers that nothing can count ({cause})", "export it again") from error
+
+
 def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:
     builder.add("quality", what=what, count=count, example=text(example))
 
@@ -166,7 +201,9 @@ def _note(builder: TraceBuilder, what: str, count: int, example: str) -> None:
 @contextlib.contextmanager
 def as_trace_file(path: Path) -> Iterator[Path]:
     """The file itself when it is a trace, else a temporary trace with its content, to be unlinked once it is open."""
-    if path.is_file() and (path.stat().st_size == 0 or is_trace_file(path)):
+    if path.exists() and not path.is_dir():
+        must_be_file(path)
+    if not path.is_dir() and (path.stat().st_size == 0 or is_trace_file(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
@@ -175,22 +212,11 @@ def as_trace_file(path: Path) -> Iterator[Path]:
 
 def importer_of(path: Path) -> Importer | None:
     """The importer that is most sure of an input; None: nobody knows it. Raises InputRefused: it cannot be read."""
-    try:
-        head = _checked_head(path)
-    except FileNotFoundError as error:
-        raise InputRefused(path, "there is no such file", "see what is here with: ls") from error
-    except OSError as error:
-        raise InputRefused(path, f"cannot be read ({error.strerror})", "check the file and its rights") from error
-    best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
-    return best if best.sniff(head) > 0 else None
-
-
-def _checked_head(path: Path) -> Head:
-    if path.is_dir():
-        return head_of(path)
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InputRefused(path, "is a pipe or a device", "write what it gives to a file, and give that")
-    if status.st_size == 0:
-        raise InputRefused(path, "the file is empty", "record or export it again")
-    return head_of(path)
+    with readable(path):
+        if not path.is_dir():
+            must_be_file(path)
+            if path.stat().st_size == 0:
+                raise InputRefused(path, "the file is empty", "record or export it again")
+        head = head_of(path)
+        best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
+        return best if best.sniff(head) > 0 else None

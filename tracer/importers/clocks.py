@@ -46,7 +46,7 @@ def align(builder: TraceBuilder, files: Sequence[Rows]) -> None:
         found = _offset(builder, base.source, rows.source)
         one_clock = _host(base) is not None and _host(base) == _host(rows) and _zero(base) == _zero(rows) != "file"
         if one_clock:
-            rows.facts |= {"clock_offset_ns": _added(rows), "clock_uncertainty_ns": None if found is None else found[1]}
+            rows.facts |= {"clock_offset_ns": _added(rows), "clock_uncertainty_ns": _error(found)}
         elif found is None:
             rows.bad(
                 "clocks are not aligned: no matching collectives tell how they differ",
@@ -58,6 +58,11 @@ def align(builder: TraceBuilder, files: Sequence[Rows]) -> None:
             rows.facts |= {"clock_offset_ns": _added(rows) + offset_ns, "clock_uncertainty_ns": uncertainty_ns}
             rows.bad("collectives on which the clock was aligned with that of the lowest rank",
                      f"moved by {offset_ns} ns, give or take {uncertainty_ns} ns", count=number)  # fmt: skip
+
+
+def _error(found: tuple[int, int, int] | None) -> int | None:
+    """Of a clock that is not moved: all that the collectives differ by."""
+    return None if found is None else abs(found[0]) + found[1]
 
 
 def _added(rows: Rows) -> int:

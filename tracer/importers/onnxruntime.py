@@ -64,6 +64,7 @@ def _name_devices(rows: Rows, imported: Imported) -> None:
     ).fetchall()
     types = {TYPES[provider] for (provider,) in found if provider in TYPES}
     if len(types) == 1:
+        rows.flush()
         rows.builder.connection.execute(
             "UPDATE device SET type = ? WHERE process = ? AND type = 'gpu'", [types.pop(), imported.places.main]
         )

@@ -2,6 +2,8 @@
 
 import lzma
 import sqlite3
+import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 GZIP: Any = igzip.IGzipFile
 DAMAGED: tuple[type[Exception], ...] = (
-    zlib.error, lzma.LZMAError, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile,
+    zlib.error, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile, lzma.LZMAError,
     NotImplementedError,  # how zipfile says that it does not know a method of compression
 )  # fmt: skip
 
@@ -52,13 +54,14 @@ class Head:
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed where they are gzip or zip. Raises InputRefused, also while they are read."""
     try:
+        must_be_file(path)
         with path.open("rb") as file:
             magic = file.read(len(ZIP_MAGIC))
             file.seek(0)
             if magic.startswith(GZIP_MAGIC):
                 yield GZIP(fileobj=file, mode="rb")
             elif magic == ZIP_MAGIC:
-                with zipfile.ZipFile(file) as archive, archive.open(_only_member(path, archive)) as member:
+                with _unzipped(path, file) as member:
                     yield member
             else:
                 yield file
@@ -67,8 +70,37 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     except DAMAGED as error:
         raise InputRefused(path, f"the compressed file is damaged ({error})", "export or copy it again") from error
     except OSError as error:
+        with readable(path):
+            raise error
+
+
+def must_be_file(path: Path) -> None:
+    """Raises InputRefused for a pipe, a socket or a device, which could keep a reader waiting for ever."""
+    with readable(path):
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise InputRefused(path, "is not a file", "copy what it gives into one")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Whatever of the file system fails in it is a fault of the input."""
+    try:
+        yield
+    except OSError as error:
         raise InputRefused(
             path, f"cannot be read ({error.strerror or error})", "check the file and its rights"
+        ) from error
+
+
+def _unzipped(path: Path, file: IO[bytes]) -> IO[bytes]:
+    try:
+        archive = zipfile.ZipFile(file)
+        return archive.open(_only_member(path, archive))
+    except (RuntimeError, ValueError, LookupError, struct.error, OverflowError) as error:
+        # A method, a version, flags or a name that nobody knows; NotImplementedError and UnicodeDecodeError, too.
+        raise InputRefused(
+            path, f"the compressed file is damaged, or made in an unknown way ({error})", "unpack it, or copy it again"
         ) from error
 
 
@@ -83,8 +115,9 @@ def _only_member(path: Path, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 def head_of(path: Path) -> Head:
     """What an input begins with. Raises InputRefused."""
-    if path.is_dir():
-        return Head(path, names=frozenset(entry.name for entry in path.iterdir()))
+    with readable(path):
+        if path.is_dir():
+            return Head(path, names=frozenset(entry.name for entry in path.iterdir()))
     data = b""
     try:
         for piece in pieces(path):
@@ -98,13 +131,30 @@ def head_of(path: Path) -> Head:
 
 
 class CutOff(InputRefused):
-    """A compressed file ends too early; what was whole has been read."""
+    """A compressed file ends too early, or has something else behind its end; what was whole has been read.
+
+    `what` and `count` are for `Rows.bad`.
+    """
+
+    what = "the compressed file is cut off: what follows is missing"
+    count = 1
+
+
+class Trailed(CutOff):
+    """Behind a compressed file there are `count` bytes of something else."""
+
+    what = "bytes behind the end of the compressed data: not read"
+
+    def __init__(self, path: Path, count: int) -> None:
+        super().__init__(path, f"{count} bytes follow the end of its compressed data", "export or copy it again")
+        self.count = count
 
 
 def pieces(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[bytes]:
     """The file's bytes, decompressed, in pieces. `advance` is called with the bytes of the file that were read.
 
-    A compressed file that is cut off gives all that it has, then raises CutOff. Raises InputRefused.
+    A compressed file that is cut off, or has something else behind it, gives all that it has, then raises CutOff.
+    Raises InputRefused.
     """
     with opened(path) as file:
         packed = getattr(file, "fileobj", None)
@@ -120,9 +170,12 @@ def pieces(path: Path, advance: Callable[[int], None] = lambda size: None) -> It
 def _unpacked(path: Path, file: IO[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
     """Of gzip, in one member or several. Zeros behind the last are padding."""
     member: Any = None
+    whole = False
     while data := file.read(PIECE_BYTES // 4):
         advance(len(data))
         while data or (member is not None and not member.eof and not member.needs_input):
+            if member is None and whole and not GZIP_MAGIC.startswith(data[: len(GZIP_MAGIC)]):
+                raise Trailed(path, len(data) + _length(file, advance))
             if member is None:
                 member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
             if piece := member.decompress(data, PIECE_BYTES):
@@ -131,5 +184,15 @@ def _unpacked(path: Path, file: IO[bytes], advance: Callable[[int], None]) -> It
             if member.eof:
                 data = member.unused_data.lstrip(b"\0")
                 member = None
+                whole = True
     if member is not None:
         raise CutOff(path, "the compressed file is cut off", "export or copy it again")
+
+
+def _length(file: IO[bytes], advance: Callable[[int], None]) -> int:
+    """Of what is left of a file."""
+    length = 0
+    while data := file.read(PIECE_BYTES):
+        advance(len(data))
+        length += len(data)
+    return length

@@ -23,6 +23,12 @@ ROWS_AT_ONCE = 50_000
 NULL = -(2**63)
 """Stands for NULL in columns of integers on their way; no time, id or size of a sound source is that."""
 INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**31 - 1), "UTINYINT": (0, 255)}
+LIMIT = 2**61
+"""No time, duration (in nanoseconds) or number of bytes of a sound source reaches it, and sums of two stay in 64 bits.
+"""
+TIME_BEYOND = "events at a time that no clock counts: left out"
+DURATION_BEYOND = "events with a duration that no clock counts: kept without it, and out of all sums"
+BYTES_BEYOND = "numbers of bytes that cannot be: taken as unknown"
 EXAMPLE_CHARACTERS = 200
 NOT_UTF8 = "parts of the text are not UTF-8: replaced"
 
@@ -54,9 +60,9 @@ class Rows:
         self.world_size: int | None = None
         """How many ranks there are in all, where the source says so."""
         self._places: dict[Hashable, int] = {}
-        self._waiting: dict[str, list[dict[str, Any]]] | None = None
         self._batches = {name: _Batch(builder, name, columns) for name, columns in _BATCHED.items()}
         self._bad: dict[tuple[str, int | None], list[Any]] = {}
+        self._left_out: set[int] = set()
 
     @cached_property
     def source(self) -> int:
@@ -65,15 +71,10 @@ class Rows:
 
     @contextmanager
     def places_together(self) -> Iterator[None]:
-        """Processes, threads, devices and streams that are made in it are in the tables only after it, all at once."""
-        self._waiting = {}
-        try:
-            yield
-            for table, rows in self._waiting.items():
-                columns = dict.fromkeys(column for row in rows for column in row)
-                self.builder.add_numbered(table, [{column: row.get(column) for column in columns} for row in rows])
-        finally:
-            self._waiting = None
+        """The places that are made in it are in their tables when it ends, for SQL over them."""
+        yield
+        for table in ("process", "thread", "device", "stream"):
+            self._batches[table].flush()
 
     def process(self, key: Hashable, **columns: Any) -> int:
         """The id of a process, made when its key is new. A pid that is text goes into `name`."""
@@ -112,22 +113,35 @@ class Rows:
     def event(self, kind: str, name: str | None, ts_ns: int, dur_ns: int | None, process: int, **columns: Any) -> int:
         """Adds an event (columns of `event`, ids from here; args as a dictionary's JSON text) and returns its id.
 
-        A negative duration cannot be: it becomes NULL, and the row INVALID.
+        A negative duration, or one of LIMIT, cannot be: it becomes NULL, and the row INVALID. Bytes that cannot be
+        become NULL. An event at a time beyond LIMIT is left out; its id is that of none.
         """
+        if not -LIMIT < ts_ns < LIMIT:
+            self.bad(TIME_BEYOND, f"{name}: {ts_ns} ns")
+            number = self.builder.new_ids("event", 1)
+            self._left_out.add(number)
+            return number
         flags = columns.pop("flags", 0)
         if dur_ns is not None and dur_ns < 0:
             self.bad("events with a negative duration: kept without it, and out of all sums", f"{name}: {dur_ns} ns")
             dur_ns, flags = None, flags | FLAGS["INVALID"]
+        elif dur_ns is not None and dur_ns >= LIMIT:
+            self.bad(DURATION_BEYOND, f"{name}: {dur_ns} ns")
+            dur_ns, flags = None, flags | FLAGS["INVALID"]
+        if columns.get("bytes") is not None:
+            columns["bytes"] = self._bytes(columns["bytes"])
         return self._batches["event"].add(
             kind=kind, name=name, ts_ns=ts_ns, dur_ns=dur_ns, process=process, flags=flags, **columns
         )
 
     def flow(self, kind: str, from_event: int, to_event: int) -> None:
         """Adds an arrow. Launches and what they started are tied by `correlation`; they need none."""
+        if from_event in self._left_out or to_event in self._left_out:
+            return
         self._batches["flow"].add(kind=kind, from_event=from_event, to_event=to_event)
 
     def value(self, counter: int, ts_ns: int, value: float | None) -> None:
-        """Adds a value of a counter; None is a gap."""
+        """Adds a value of a counter; None, and what is not finite, is a gap."""
         self._batches["counter_value"].add(counter=counter, ts_ns=ts_ns, value=value)
 
     def memory(self, action: str, event: int | None, ts_ns: int, device: int, address: int, **columns: Any) -> None:
@@ -135,10 +149,22 @@ class Rows:
 
         `event` orders changes of the same time. What was there before the recording has none, and `before_trace`.
         """
+        if not -LIMIT < ts_ns < LIMIT:
+            self.bad("changes of memory at a time that no clock counts: left out", f"{action}: {ts_ns} ns")
+            return
+        for column in ("size_bytes", "requested_bytes"):
+            if columns.get(column) is not None:
+                columns[column] = self._bytes(columns[column])
         columns.setdefault("before_trace", False)
         self._batches["memory_change"].add(
             action=action, event=event, ts_ns=ts_ns, device=device, address=address, **columns
         )
+
+    def _bytes(self, number: int) -> int | None:
+        if 0 <= number < LIMIT:
+            return number
+        self.bad(BYTES_BEYOND, number)
+        return None
 
     def bad(self, what: str, example: object = None, *, count: int = 1, process: int | None = None) -> None:
         """Counts something to know before believing the numbers; the first example is kept."""
@@ -180,12 +206,7 @@ class Rows:
         found = self._places.get(key)
         if found is None:
             row = {column: _fitting(table, column, value) for column, value in columns.items()}
-            if self._waiting is None:
-                found = self.builder.add(table, **row)
-            else:
-                found = row["id"] = self.builder.new_ids(table, 1)
-                self._waiting.setdefault(table, []).append(row)
-            self._places[key] = found
+            found = self._places[key] = self._batches[table].add(**row)
         return found
 
 
@@ -210,7 +231,7 @@ _TYPES = {table.name: {column: kind for column, (kind, _) in table.columns.items
 _BATCHED: Mapping[str, Mapping[str, str]] = {
     **{name: {column: kind for column, (kind, _) in table.columns.items()}
        for name, table in ((table.name, table) for table in TABLES)
-       if name in ("event", "flow", "counter_value", "stack")},
+       if name in ("process", "thread", "device", "stream", "counter", "stack", "event", "flow", "counter_value")},
     "memory_change": MEMORY_CHANGE_COLUMNS,
 }  # fmt: skip
 
@@ -218,7 +239,7 @@ _BATCHED: Mapping[str, Mapping[str, str]] = {
 _OWN = {
     "source": ("id", "source"), "process": ("id", "process"), "thread": ("id", "thread"), "device": ("id", "device"),
     "stream": ("id", "stream"), "stack": ("id", "stack"), "counter": ("id", "counter"), "event": ("id", "event"),
-    "flow": ("from_event", "event"), "counter_value": ("counter", "counter"), "memory_change": ("event", "event"),
+    "flow": ("from_event", "event"), "counter_value": ("counter", "counter"), "memory_change": ("device", "device"),
 }  # fmt: skip
 """Tables that an importer fills, and which number in them tells what came last: of which table's rows."""
 
@@ -271,7 +292,7 @@ def _value(column: str, kind: str) -> str:
     if kind in INTEGER_TYPES:
         return f'nullif("{column}", {NULL})::{kind}'
     if kind == "DOUBLE":
-        return f'CASE WHEN isnan("{column}") THEN NULL ELSE "{column}" END'
+        return f'CASE WHEN isfinite("{column}") THEN "{column}" END'
     if kind.startswith("STRUCT"):
         return f"""from_json("{column}", '{FRAMES_FORM}')"""
     return f'"{column}"::{kind}'

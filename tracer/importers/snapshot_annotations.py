@@ -6,7 +6,7 @@ from typing import Any
 
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.snapshot_device import Place
-from ral_trace.tracer.importers.snapshot_fields import integer
+from ral_trace.tracer.importers.snapshot_fields import integer, shown
 from ral_trace.tracer.importers.snapshot_times import MOST_US
 from ral_trace.tracer.schema import FLAGS
 
@@ -20,7 +20,7 @@ def add_annotations(rows: Rows, annotations: Sequence[Any], places: Mapping[int,
         device = integer(said, "device", 0, 2**31, missing=0) if isinstance(said, dict) else None
         time_us = integer(said, "time_us", -MOST_US, MOST_US) if isinstance(said, dict) else None
         if not isinstance(name, str) or device is None or device not in places or time_us is None:
-            rows.bad("ranges that cannot be read: left out", name)
+            rows.bad("ranges that cannot be read: left out", shown(name))
         elif stage == "START":
             opened[device, name].append(time_us * 1000)
         elif stage == "END" and opened[device, name]:

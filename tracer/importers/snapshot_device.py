@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.tracer.importers.rows import Rows, text
-from ral_trace.tracer.importers.snapshot_fields import MOST_BYTES, Stacks, integer
+from ral_trace.tracer.importers.snapshot_fields import MOST_BYTES, MOST_SIZE, Stacks, integer, shown
 from ral_trace.tracer.importers.snapshot_regions import Regions
 
 MOST_ADDRESS = 2**64 - 1
@@ -77,7 +77,8 @@ class DeviceHistory:
         self._regions = Regions(self._rows, self._place.device, begin_ns)
         used = 0
         for entry, ts_ns in zip(entries, times, strict=True):
-            add = self._add.get(str(entry.get("action"))) if isinstance(entry, dict) else None
+            action = entry.get("action") if isinstance(entry, dict) else None
+            add = self._add.get(action) if isinstance(action, str) else None
             if add is None or not add(entry, ts_ns):
                 self._rows.bad(UNREADABLE, _shown(entry))
             else:
@@ -145,7 +146,7 @@ class DeviceHistory:
         return where is not None
 
     def _out_of_memory(self, entry: Entry, ts_ns: int) -> bool:
-        size = integer(entry, "size", 0, MOST_BYTES)
+        size = integer(entry, "size", 0, MOST_SIZE)
         free = integer(entry, "device_free", 0, MOST_BYTES)
         args = {} if free is None else {"device_free_bytes": free}
         self._event("error", "out of memory", entry, ts_ns, bytes=size, args=args)
@@ -179,7 +180,7 @@ class DeviceHistory:
     def _where(self, entry: Entry) -> tuple[int, int] | None:
         """The address and size of an entry, where they can be."""
         address = integer(entry, "addr", 0, MOST_ADDRESS)
-        size = integer(entry, "size", 0, MOST_BYTES)
+        size = integer(entry, "size", 0, MOST_SIZE)
         if address is None or size is None or self._bytes + size > MOST_BYTES or address + size > MOST_ADDRESS + 1:
             return None
         self._bytes += size
@@ -188,7 +189,7 @@ class DeviceHistory:
     # --- the state at the end ---
 
     def _segment_of(self, segment: Entry) -> tuple[int, int] | None:
-        address, size = (integer(segment, key, 0, MOST_ADDRESS) for key in ("address", "total_size"))
+        address, size = integer(segment, "address", 0, MOST_ADDRESS), integer(segment, "total_size", 0, MOST_SIZE)
         if address is None or size is None or self._bytes + size > MOST_BYTES or address + size > MOST_ADDRESS + 1:
             self._rows.bad("segments without an address or a size that can be: left out", _shown(segment))
             return None
@@ -202,7 +203,7 @@ class DeviceHistory:
             at = integer(segment, "address", 0, MOST_ADDRESS)
             blocks = segment.get("blocks", [])
             for block in blocks if isinstance(blocks, list) else []:
-                size = integer(block, "size", 0, MOST_BYTES) if isinstance(block, dict) else None
+                size = integer(block, "size", 0, MOST_SIZE) if isinstance(block, dict) else None
                 address = integer(block, "address", 0, MOST_ADDRESS, missing=at) if isinstance(block, dict) else None
                 if size is None or address is None or self._bytes + size > MOST_BYTES:
                     self._rows.bad("blocks without an address or a size that can be: left out", _shown(block))
@@ -274,4 +275,4 @@ def _shown(entry: object) -> str:
     if not isinstance(entry, dict):
         return type(entry).__name__
     keys = ("action", "addr", "address", "size", "total_size")
-    return ", ".join(f"{key} {str(entry[key])[:40]}" for key in keys if key in entry)
+    return ", ".join(f"{key} {shown(entry[key])[:40]}" for key in keys if key in entry)

@@ -6,10 +6,12 @@ from typing import Any
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.plain_pickle import AGAIN
-from ral_trace.tracer.importers.rows import Frame, Rows
+from ral_trace.tracer.importers.rows import EXAMPLE_CHARACTERS, LIMIT, Frame, Rows
 
 MOST_BYTES = 2**62
 """Of all that a device's events add up to, so that no sum over them leaves 64 bits."""
+MOST_SIZE = LIMIT - 1
+"""Of one block or segment."""
 FX_FIELDS = ("fx_node_op", "fx_node_name", "fx_original_trace")
 """What `_snapshot(augment_with_fx_traces=True)` adds to a frame of code that torch.fx made."""
 
@@ -20,6 +22,15 @@ def integer(entry: Mapping[str, Any], key: str, least: int, most: int, *, missin
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     return None
+
+
+def shown(value: object) -> str:
+    """Text or a number as an example; of anything else only its type: a short file can hold lists without end."""
+    if isinstance(value, str):
+        return value[:EXAMPLE_CHARACTERS]
+    if isinstance(value, int):
+        return str(value)
+    return type(value).__name__
 
 
 def texts(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

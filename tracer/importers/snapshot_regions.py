@@ -22,7 +22,9 @@ class Regions:
         self._sizes: dict[int, int] = {}
 
     def open(self, event: int, ts_ns: int, address: int, size: int) -> None:
-        """A range was taken. What was open there must have been given back unseen."""
+        """A range was taken. What was open there must have been given back unseen. One without bytes is none."""
+        if size == 0:
+            return
         for start, length in list(self._overlapping(address, size)):
             self._rows.bad("regions whose end was not seen before their address was used again: ended there")
             self._close(event, ts_ns, start, length)
@@ -30,6 +32,8 @@ class Regions:
 
     def close(self, event: int, ts_ns: int, address: int, size: int) -> None:
         """A range was given back. What of it was not open was there before the recording."""
+        if size == 0:
+            return
         at = address
         for start, length in list(self._overlapping(address, size)):
             self._close_unseen(event, ts_ns, at, start - at)
@@ -45,6 +49,8 @@ class Regions:
             return
         held = end = 0
         for address, size in sorted(segments):
+            if size == 0:
+                continue
             if address < end:
                 self._rows.bad("segments that overlap another: left out", f"address {address}")
                 continue

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import LIMIT, Rows
 from ral_trace.tracer.importers.snapshot_fields import integer
 
 EPOCH = "epoch"
 FILE = "file"
-MOST_US = 2**62 // 1000
+MOST_US = LIMIT // 1000
 FREES = ("free_completed", "free")
 EARLIEST_EPOCH_US = 946_684_800_000_000
 """2000-01-01: no snapshot is older, and clocks that count from the machine's start do not reach it."""

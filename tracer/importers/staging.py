@@ -14,7 +14,7 @@ import numpy as np
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.importers.placing import Places, Placing
-from ral_trace.tracer.importers.rows import NULL, Rows, text
+from ral_trace.tracer.importers.rows import BYTES_BEYOND, DURATION_BEYOND, LIMIT, NULL, TIME_BEYOND, Rows, text
 from ral_trace.tracer.schema import FLAGS
 
 TYPES = {"int": "BIGINT", "real": "DOUBLE", "text": "VARCHAR"}
@@ -47,8 +47,6 @@ RAW = {
 ON_DEVICE = "(kind IN ('kernel', 'transfer', 'wait') OR device IS NOT NULL)"
 POINTS = "('instant', 'alloc', 'free')"
 """Kinds that need no end."""
-FARTHEST_NS = 2**62
-"""146 years: no clock of a sound source counts so far, and differences of times stay within 64 bits."""
 SYNCHRONIZES = r"^(cuda|cu|hip)\w*Synchronize"
 """Host calls that wait for a device, with the versions that Nsight Systems appends."""
 
@@ -158,10 +156,10 @@ class Staging:
         self._insert(offset_ns, f"r.rowid - {first_row} + {first}")
 
     def _leave_out_impossible(self, offset_ns: int) -> None:
-        low, high = -FARTHEST_NS - min(offset_ns, 0), FARTHEST_NS - max(offset_ns, 0)
+        low, high = _bounds(offset_ns)
         for what, condition in [
             ("events without a start: left out", "start_ns IS NULL"),
-            ("events at a time that no clock counts: left out",
+            (TIME_BEYOND,
              f"start_ns NOT BETWEEN {low} AND {high} OR end_ns NOT BETWEEN {low} AND {high}"),
         ]:  # fmt: skip
             if self.tell(what, f"FROM raw WHERE {condition}", "coalesce(name, kind)"):
@@ -170,6 +168,8 @@ class Staging:
     def _tell_of_odd_rows(self) -> None:
         for what, condition in [
             ("events with a negative duration: kept without it, and out of all sums", "end_ns < start_ns"),
+            (DURATION_BEYOND, f"end_ns - start_ns >= {LIMIT}"),
+            (BYTES_BEYOND, f"bytes NOT BETWEEN 0 AND {LIMIT - 1}"),
             ("events whose name the file does not have", "name IS NULL"),
         ]:
             self.tell(what, f"FROM raw WHERE {condition}", "concat_ws(' ', coalesce(name, kind), 'at', start_ns)")
@@ -196,9 +196,11 @@ class Staging:
         )
 
     def _insert(self, offset_ns: int, id: str) -> None:
+        wrong = f"(end_ns < start_ns OR end_ns - start_ns >= {LIMIT})"
         invalid, unfinished = FLAGS["INVALID"], FLAGS["UNFINISHED"]
         in_place = f"""(
-            SELECT {id} AS id, r.*, p.process_id, p.thread_id, p.device_id, p.stream_id,
+            SELECT {id} AS id, r.* REPLACE (CASE WHEN bytes BETWEEN 0 AND {LIMIT - 1} THEN bytes END AS bytes),
+                   p.process_id, p.thread_id, p.device_id, p.stream_id,
                    CASE WHEN r.kind <> 'runtime' THEN r.kind WHEN l.call = r.rowid THEN 'launch'
                         WHEN regexp_matches(r.name, '{SYNCHRONIZES}') THEN 'sync' ELSE r.kind END AS is_a,
                    CASE WHEN r.kind <> 'runtime' OR l.call IS NULL OR l.call = r.rowid THEN r.correlation END AS ties
@@ -213,9 +215,9 @@ class Staging:
             ("id", "kind", "category", "name", "ts_ns", "dur_ns", "process", "thread", "device", "stream",
              "correlation", "bytes", "args", "flags"),
             f"""SELECT id, is_a, category, name, start_ns + {offset_ns},
-                       CASE WHEN end_ns >= start_ns THEN end_ns - start_ns WHEN kind IN {POINTS} THEN 0 END,
+                       CASE WHEN NOT {wrong} THEN end_ns - start_ns WHEN kind IN {POINTS} THEN 0 END,
                        process_id, thread_id, device_id, stream_id, ties, bytes, args,
-                       coalesce(flags, 0) | CASE WHEN end_ns < start_ns THEN {invalid}
+                       coalesce(flags, 0) | CASE WHEN {wrong} THEN {invalid}
                                                  WHEN end_ns IS NULL AND kind NOT IN {POINTS} THEN {unfinished}
                                                  ELSE 0 END
                 FROM {in_place}""",
@@ -237,7 +239,7 @@ class Staging:
         found = self.sql("SELECT DISTINCT process, device, series, unit FROM sample ORDER BY ALL")
         self.append("series", ("process", "device", "series", "unit", "counter"),
                     [(*key, self._counter(*key)) for key in found])  # fmt: skip
-        low, high = -FARTHEST_NS - min(offset_ns, 0), FARTHEST_NS - max(offset_ns, 0)
+        low, high = _bounds(offset_ns)
         self.rows.builder.insert(
             "counter_value",
             ("counter", "ts_ns", "value"),
@@ -257,6 +259,11 @@ class Staging:
         return self.rows.counter(
             name, unit, process=self.placing.process(process), device=self.placing.device(process, device)
         )
+
+
+def _bounds(offset_ns: int) -> tuple[int, int]:
+    """Of times that can be, before and after `offset_ns` is added to them."""
+    return 1 - LIMIT - min(offset_ns, 0), LIMIT - 1 - max(offset_ns, 0)
 
 
 def _text(value: object) -> str | None:

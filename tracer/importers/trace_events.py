@@ -240,5 +240,5 @@ class _Reader:
                 self._scanner.feed(piece)
                 if self._scanner.rows >= ROWS_AT_ONCE or self._scanner.text_bytes >= TEXT_BYTES_AT_ONCE:
                     self._queue.put(self._scanner.take())
-        except CutOff:
-            self._rows.bad("the compressed file is cut off: what follows is missing")
+        except CutOff as error:
+            self._rows.bad(error.what, count=error.count)
