@@ -109,6 +109,8 @@ def _kernels(lines: Iterator[Row], rows: Rows, process: int) -> None:
         if ts_ns is None:
             rows.bad("kernels without a time: left out", row["Name"])
             continue
+        if dur_ns is None:
+            rows.bad("kernels without a duration", f"{row['Name']}: {row['Duration(us)']}")
         device, number = _device(row, rows, process), integer(row.get("Stream ID") or row.get("Stream Id"))
         stream = None if number is None else rows.stream(device, number)
         core = row.get("Accelerator Core", "")

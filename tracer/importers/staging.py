@@ -15,6 +15,7 @@ import numpy as np
 from ral_trace.tracer import _native
 from ral_trace.tracer.importers.placing import Places, Placing
 from ral_trace.tracer.importers.rows import NULL, Rows, text
+from ral_trace.tracer.importers.trace_events import BYTES_BEYOND
 from ral_trace.tracer.schema import FLAGS
 
 TYPES = {"int": "BIGINT", "real": "DOUBLE", "text": "VARCHAR"}
@@ -47,8 +48,8 @@ RAW = {
 ON_DEVICE = "(kind IN ('kernel', 'transfer', 'wait') OR device IS NOT NULL)"
 POINTS = "('instant', 'alloc', 'free')"
 """Kinds that need no end."""
-FARTHEST_NS = 2**62
-"""146 years: no clock of a sound source counts so far, and differences of times stay within 64 bits."""
+FARTHEST_NS = 2**61 - 1
+"""73 years: no clock of a sound source counts so far, and sums and differences of times stay within 64 bits."""
 SYNCHRONIZES = r"^(cuda|cu|hip)\w*Synchronize"
 """Host calls that wait for a device, with the versions that Nsight Systems appends."""
 
@@ -166,6 +167,9 @@ class Staging:
         ]:  # fmt: skip
             if self.tell(what, f"FROM raw WHERE {condition}", "coalesce(name, kind)"):
                 self.connection.execute(f"DELETE FROM raw WHERE {condition}")
+        impossible = f"bytes NOT BETWEEN 0 AND {FARTHEST_NS}"
+        if self.tell(BYTES_BEYOND, f"FROM raw WHERE {impossible}", "concat_ws(': ', name, bytes)"):
+            self.connection.execute(f"UPDATE raw SET bytes = NULL WHERE {impossible}")
 
     def _tell_of_odd_rows(self) -> None:
         for what, condition in [

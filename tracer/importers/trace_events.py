@@ -24,6 +24,8 @@ INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
 
 LATEST_NS = 2**61
+"""73 years. The scanner takes no times and durations beyond it, so that sums of three stay within 64 bits."""
+BYTES_BEYOND = "sizes that no memory has: taken as unknown"
 RAW_COLUMNS = {
     "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
     "bp": "VARCHAR", "args": "JSON",
@@ -80,6 +82,11 @@ def _whole(digits: str) -> int | str:
     return int(digits) if len(digits) < 1000 else digits
 
 
+def parsed(text: str) -> Any:
+    """What the scanner left as JSON: args, members of the file. An integer of a thousand digits is text."""
+    return json.loads(text, parse_int=_whole)
+
+
 @contextmanager
 def scanned(
     path: Path,
@@ -114,8 +121,9 @@ def scanned(
         connection.execute("DELETE FROM raw_row WHERE n < ?", [scanner.first_row])
     for what, count, example in scanner.faults():
         rows.bad(what, example or None, count=count)
+    _bound(rows, [column for _, column, _ in fields if column.endswith("bytes")])
     [(stored, last)] = connection.execute("SELECT count(*), max(n) FROM raw_row").fetchall()
-    metadata = {key: json.loads(text, parse_int=_whole) for key, text in scanner.metadata()}
+    metadata = {key: parsed(text) for key, text in scanner.metadata()}
     scan = Scan(groups, metadata, scanner.whole_microseconds, scanner.cut_off, stored)
     if stored == 0:
         raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
@@ -137,6 +145,19 @@ def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]
         yield
     finally:
         connection.execute("BEGIN")
+
+
+def _bound(rows: Rows, sizes: Sequence[str]) -> None:
+    """Makes sizes that cannot be unknown. A free has a negative one."""
+    connection = rows.builder.connection
+    for column in dict.fromkeys(sizes):
+        beyond = f"{column} NOT BETWEEN {1 - LATEST_NS} AND {LATEST_NS - 1}"
+        [(count, example)] = connection.execute(
+            f"SELECT count(*), min(concat_ws(': ', name, {column})) FROM raw_row WHERE {beyond}"
+        ).fetchall()
+        if count:
+            connection.execute(f"UPDATE raw_row SET {column} = NULL WHERE {beyond}")
+            rows.bad(BYTES_BEYOND, example, count=count)
 
 
 def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
@@ -166,7 +187,8 @@ def _add_groups(rows: Rows, groups: list[Group]) -> None:
 
 def count_from(rows: Rows, zero_ns: int) -> None:
     """Adds the base of a file's times to all of them, in `raw_event`. Times that would not fit are none."""
-    moved = f"CASE WHEN abs(ts_ns) <= {LATEST_NS} THEN ts_ns + {zero_ns} END" if zero_ns else "ts_ns"
+    low, high = max(0, -zero_ns) - LATEST_NS, LATEST_NS - max(0, zero_ns)
+    moved = f"CASE WHEN ts_ns > {low} AND ts_ns < {high} THEN ts_ns + {zero_ns} END" if zero_ns else "ts_ns"
     rows.builder.connection.execute(
         f"CREATE OR REPLACE TEMP VIEW raw_event AS "
         f"SELECT * REPLACE ({moved} AS ts_ns) FROM raw_row JOIN raw_group USING (grp)"
