@@ -40,6 +40,17 @@ def on_device(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args}
 
 
+@pytest.mark.parametrize(
+    "word", ["ralTrace", "rocprofiler-sdk-tool", "CANN", "HostToDevice", "Ascend Hardware", "torch_to_npu",
+             "AscendCL@x", '"ralTrace": {'],
+)  # fmt: skip
+def test_words_of_other_formats_are_names_as_any_others(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "given.json"
+    named = {"args": {"name": word, word: word}}
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [slice_of(word, "cpu_op", 1, 1, **named)]}))
+    assert importer_of(path) is kineto
+
+
 def test_numbers_that_cannot_be(tmp_path: Path) -> None:
     far = 2**63 // 1000
     events = [
