@@ -364,7 +364,7 @@ def test_numbers_beyond_all_bounds(tmp_path: Path) -> None:
     text = f"""[{json.dumps(layered())[1:-1]}, {name}, {task}, {counters}]"""
     with imported_text(text, tmp_path) as trace:
         assert trace.sql("SELECT name, args->>'number' FROM event").fetchall() == [("mm", long)]
-        values = trace.sql("SELECT series, value FROM counter_value JOIN counter ON id = counter ORDER BY ts_ns, series")
+        values = trace.sql("SELECT series, value FROM counter_value JOIN counter ON id = counter ORDER BY ts_ns, 1")
         assert values.fetchall() == [("HBM a", None), ("HBM b", 2.0), ("HBM b", None)]
 
 
@@ -408,7 +408,45 @@ def test_a_kernel_table(tmp_path: Path) -> None:
         assert found == [("mm", 1736408883704643212, 53741, 0), ("no\ufffdname\ufffd", 1736408883704700001, None, None)]
         assert warnings(trace) == {
             "lines of CSV that are not what they should be: left out": 2, "kernels without a time: left out": 1,
+            "parts of the text are not UTF-8: replaced": 1,
+            "files whose last row has no end of line: it may be cut off": 1,
         }  # fmt: skip
+
+
+def table_of(rows: int) -> bytes:
+    head, row = CSV.splitlines()
+    return "\n".join([head, *(row.replace("mm", f"mm{n}") for n in range(rows)), ""]).encode()
+
+
+def test_a_kernel_table_that_is_compressed(tmp_path: Path) -> None:
+    path, whole = tmp_path / "kernel_details.csv.gz", gzip.compress(table_of(5_000))
+    path.write_bytes(whole)
+    with imported(path, tmp_path) as trace:
+        assert kinds(trace) == {"kernel": 5_000}
+    content = bytearray(whole)
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+    for damaged in (whole[: len(whole) // 2], bytes(content)):
+        path.write_bytes(damaged)
+        with imported(path, tmp_path) as trace:
+            assert 100 < kinds(trace)["kernel"] < 5_000
+            assert any("cut off" in what or "damaged" in what for what in warnings(trace))
+
+
+def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(table_of(10).replace(b"mm3,MatMul", b'mm3,"MatMul'))
+    with imported(path, tmp_path) as trace:
+        names = {name for (name,) in trace.sql("SELECT name FROM event").fetchall()}
+        assert names == {f"mm{n}" for n in range(10) if n != 3}
+        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 1}
+
+
+def test_a_line_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(table_of(1) + b"x" * 3_000_000 + b"\n" + table_of(2).split(b"\n", 1)[1])
+    with imported(path, tmp_path) as trace:
+        assert kinds(trace) == {"kernel": 3}
+        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 3}
 
 
 @pytest.mark.parametrize(
@@ -444,6 +482,10 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
         (b'[{"ph": "X", "cat": "enqueue", "ts": "1736408883694756.090"}]', 0.97),
         (b'[{"ph": "X", "cat": "cpu_op", "ts": "1736408883694756.090"}]', 0.9),
         (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1736408883694756.090}]}', 0),
+        (b'[{"args": {"name": "CANN"}, "pid": 1, "name": "process_name"}]', 0.97),
+        (b'[{"ph": "s", "cat": "HostToDevice", "ts": "1"}]', 0.97), (b'[{"name": "CANN", "cat": "cpu_op"}]', 0),
+        (b'[{"name": "process_name", "args": {"name": "python"}}, {"name": "CANN"}]', 0),
+        (b'[{"cat": "cpu_op", "name": "HostToDevice", "args": {"word": "Ascend Hardware"}}]', 0),
         (b"Name,Type,Start Time(us),Duration(us)\n", 0.9), (b"", 0), (b"\r\r\n\0", 0),
     ],
 )  # fmt: skip
