@@ -130,7 +130,7 @@ def test_places(rank: tuple[Original, Trace]) -> None:
     plain, trace = rank
     number = int(plain.folder.name[-1])
     assert trace.sql("SELECT pid, name FROM process").fetchall() == [(plain.pid, "Python")]
-    assert trace.sql('SELECT type, "index", vendor FROM device').fetchall() == [("npu", number, "huawei")]
+    assert trace.sql('SELECT type, "index", vendor FROM device').fetchall() == [("npu", number, "Huawei")]
     streams = {e["tid"] for e in plain.layers["Ascend Hardware"]}
     assert {stream for (stream,) in trace.sql("SELECT number FROM stream").fetchall()} == streams
     tids = {e["tid"] for layer in ("Python", "CANN") for e in plain.layers[layer]}

@@ -17,11 +17,11 @@ from ral_trace.tracer.importers.ascend_tasks import (
     ANNOTATIONS,
     DEVICE_TYPE,
     NO_NUMBER,
-    SYNC_CALL,
     VENDOR,
     frames_of,
     task_kind,
 )
+from ral_trace.tracer.importers.calls import SYNC_CALL
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.sqlite import CUT_OFF, batches, opened_database, tables
 from ral_trace.tracer.schema import FLAGS

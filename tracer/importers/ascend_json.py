@@ -24,11 +24,11 @@ from ral_trace.tracer.importers.ascend_tasks import (
     COPY_DIRECTION,
     DEVICE_TYPE,
     NO_NUMBER,
-    SYNC_CALL,
     VENDOR,
     frames_of,
     task_kind,
 )
+from ral_trace.tracer.importers.calls import SYNC_CALL
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.trace_events import Field, Group, Scan, integer, parsed, scanned
 from ral_trace.tracer.schema import FLAGS

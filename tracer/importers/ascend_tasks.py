@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from ral_trace.tracer.importers.rows import Frame
 
 DEVICE_TYPE = "npu"
-VENDOR = "huawei"
+VENDOR = "Huawei"
 NO_NUMBER = 4294967295
 """What stands for no model, stream, task or context."""
 
@@ -22,7 +22,6 @@ SYNCHRONISES = re.compile(
     r"WAIT|RECORD|PLACE_HOLDER|WRITE_VALUE|NOTIFY|PROFILING|MAINTENANCE|FLIP|LABEL"
     r"|STREAM_SWITCH|STREAM_ACTIVE|END_GRAPH"
 )
-SYNC_CALL = re.compile(r"[Ss]ynchronize")
 ANNOTATIONS = re.compile(r"ProfilerStep#\d+\Z|Optimizer\.|enumerate\(DataLoader\)#")
 """Ranges of torch.profiler, which torch_npu writes among the operators."""
 FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)\Z", re.DOTALL)

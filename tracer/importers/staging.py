@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from ral_trace.tracer import _native
+from ral_trace.tracer.importers.calls import waits
 from ral_trace.tracer.importers.placing import Places, Placing
 from ral_trace.tracer.importers.rows import NULL, Rows, text
 from ral_trace.tracer.importers.trace_events import BYTES_BEYOND
@@ -50,8 +51,6 @@ POINTS = "('instant', 'alloc', 'free')"
 """Kinds that need no end."""
 FARTHEST_NS = 2**61 - 1
 """73 years: no clock of a sound source counts so far, and sums and differences of times stay within 64 bits."""
-SYNCHRONIZES = r"^(cuda|cu|hip)\w*Synchronize"
-"""Host calls that wait for a device, with the versions that Nsight Systems appends."""
 
 
 class Staging:
@@ -204,7 +203,7 @@ class Staging:
         in_place = f"""(
             SELECT {id} AS id, r.*, p.process_id, p.thread_id, p.device_id, p.stream_id,
                    CASE WHEN r.kind <> 'runtime' THEN r.kind WHEN l.call = r.rowid THEN 'launch'
-                        WHEN regexp_matches(r.name, '{SYNCHRONIZES}') THEN 'sync' ELSE r.kind END AS is_a,
+                        WHEN {waits("r.name")} THEN 'sync' ELSE r.kind END AS is_a,
                    CASE WHEN r.kind <> 'runtime' OR l.call IS NULL OR l.call = r.rowid THEN r.correlation END AS ties
             FROM raw r
             JOIN placed p ON r.process IS NOT DISTINCT FROM p.process AND r.tid IS NOT DISTINCT FROM p.tid
