@@ -1,7 +1,7 @@
 """Ascend: what torch_npu's profiler and msprof leave, a folder, one of its files, or a database.
 
-In a folder, events come from one place only: a database `ascend_pytorch_profiler*.db` or `msprof*.db`, else
-trace_view.json, else kernel_details.csv. Of the other files it takes what that has not: blocks of memory
+In a folder, events come from one place only: trace_view.json, else a database `ascend_pytorch_profiler*.db` or
+`msprof*.db`, else kernel_details.csv. Beside a file that is no database it takes what that has not: blocks of memory
 (operator_memory.csv) and memory over time (memory_record.csv). Statistics and summaries are not read: the trace
 answers them itself.
 """
