@@ -75,7 +75,7 @@ TABLES = [
     Table("device", "a device as one process sees it", {
         "id": ("INTEGER", "unique"),
         "process": ("INTEGER", "process.id"),
-        "type": ("VARCHAR", "ral, cuda, npu, ..."),
+        "type": ("VARCHAR", "as in torch: cuda (AMD's too), npu, xpu, ..., ral"),
         "index": ("INTEGER", "as in ral:1"),
         "vendor": ("VARCHAR", "who makes it"),
         "name": ("VARCHAR", "product name"),
@@ -91,7 +91,7 @@ TABLES = [
     Table("event", "one event", {
         "id": ("BIGINT", "unique"),
         "kind": ("event_kind", "op, launch, kernel, transfer, sync, fallback, alloc, free, region, wait, runtime, annotation, ..."),
-        "category": ("VARCHAR", "transfer: host_to_device, device_to_host, device_to_device, within_device; op: forward, backward; annotation: step, module, dataloader, resumed; else the source's own"),
+        "category": ("VARCHAR", "transfer: host_to_device, device_to_host, device_to_device, within_device, host_to_host, memset; op: forward, backward; annotation: step, module, dataloader, resumed; else the source's own"),
         "name": ("VARCHAR", "untrusted text: aten::add.Tensor, a kernel's name, an annotation"),
         "ts_ns": ("BIGINT", "start"),
         "dur_ns": ("BIGINT", "NULL: unknown"),

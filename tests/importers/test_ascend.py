@@ -18,7 +18,7 @@ from ral_trace.tracer.importers import ascend, import_files
 from ral_trace.tracer.importers.ascend_tasks import scaled
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.reading import Trace, open_trace
-from tests.importers.reading_back import busy_ns, imported, imported_events, union, warnings
+from tests.importers.reading_back import busy_ns, imported, imported_events, imported_text, union, warnings
 from tests.shared import CASES, TRACES, needs_shared
 
 RANKS = ["ascend_level1_rank0", "ascend_level1_rank1"]
@@ -130,7 +130,7 @@ def test_places(rank: tuple[Original, Trace]) -> None:
     plain, trace = rank
     number = int(plain.folder.name[-1])
     assert trace.sql("SELECT pid, name FROM process").fetchall() == [(plain.pid, "Python")]
-    assert trace.sql('SELECT type, "index", vendor FROM device').fetchall() == [("npu", number, "huawei")]
+    assert trace.sql('SELECT type, "index", vendor FROM device').fetchall() == [("npu", number, "Huawei")]
     streams = {e["tid"] for e in plain.layers["Ascend Hardware"]}
     assert {stream for (stream,) in trace.sql("SELECT number FROM stream").fetchall()} == streams
     tids = {e["tid"] for layer in ("Python", "CANN") for e in plain.layers[layer]}
@@ -354,6 +354,42 @@ def test_odd_events_cost_themselves_only(tmp_path: Path) -> None:
         assert any("without a time" in what or "time" in what for what in warnings(trace))
 
 
+def test_numbers_beyond_all_bounds(tmp_path: Path) -> None:
+    """An integer of thousands of digits is text, and a value that no float holds is a gap."""
+    long = "7" * 5_000
+    counters = f"""{{"ph": "C", "name": "HBM", "pid": 1, "tid": 0, "ts": "8", "args": {{"a": {"9" * 400}, "b": 2}}}},
+        {{"ph": "C", "name": "HBM", "pid": 1, "tid": 0, "ts": "9", "args": {{"b": {long}}}}}"""
+    name = f"""{{"ph": "M", "name": "process_name", "pid": 9, "args": {{"name": {long}}}}}"""
+    task = json.dumps(hardware("mm", "AI_CORE", "1.5", 2, number=0)).replace(": 0}", f": {long}}}")
+    text = f"""[{json.dumps(layered())[1:-1]}, {name}, {task}, {counters}]"""
+    with imported_text(text, tmp_path) as trace:
+        assert trace.sql("SELECT name, args->>'number' FROM event").fetchall() == [("mm", long)]
+        values = trace.sql("SELECT series, value FROM counter_value JOIN counter ON id = counter ORDER BY ts_ns, 1")
+        assert values.fetchall() == [("HBM a", None), ("HBM b", 2.0), ("HBM b", None)]
+
+
+def test_times_that_no_clock_shows(tmp_path: Path) -> None:
+    far = 2**63 // 1000
+    events = layered(
+        call("AscendCL@aclopExecute", str(far), far, connection_id=5), hardware("ok", "AI_CORE", "1.5", 2),
+        {**call("Dequeue@acl_memcpy_host_to_device", str(far), far), "cat": "dequeue"},
+        hardware("far", "AI_CORE", str(far), far, connection_id=5),
+    )  # fmt: skip
+    with imported_events(events, tmp_path) as trace:
+        assert trace.sql("SELECT name, end_ns FROM events").fetchall() == [("ok", 3_500)]
+        assert warnings(trace) == {"events without a time: left out": 3}
+
+
+def test_a_kernel_table_with_times_that_no_clock_shows(tmp_path: Path) -> None:
+    far = 2**63 // 1000
+    path = tmp_path / "kernel_details.csv"
+    path.write_text(f"Name,Start Time(us),Duration(us)\nfar,{far},1\nlong,1,{far}\nok,2,3\n")
+    with imported(path, tmp_path) as trace:
+        found = trace.sql("SELECT name, ts_ns, end_ns FROM events ORDER BY ts_ns").fetchall()
+        assert found == [("long", 1_000, None), ("ok", 2_000, 5_000)]
+        assert set(warnings(trace)) == {"kernels without a time: left out", "kernels without a duration"}
+
+
 CSV = (
     "Name,Type,Accelerator Core,Start Time(us),Duration(us),Stream ID,Task ID,Input Shapes\n"
     'mm,MatMul,AI_CORE,1736408883704643.212\t,53.741,2,1,"""4,4"""\n'
@@ -372,14 +408,52 @@ def test_a_kernel_table(tmp_path: Path) -> None:
         assert found == [("mm", 1736408883704643212, 53741, 0), ("no\ufffdname\ufffd", 1736408883704700001, None, None)]
         assert warnings(trace) == {
             "lines of CSV that are not what they should be: left out": 2, "kernels without a time: left out": 1,
+            "parts of the text are not UTF-8: replaced": 1,
+            "files whose last row has no end of line: it may be cut off": 1,
         }  # fmt: skip
+
+
+def table_of(rows: int) -> bytes:
+    head, row = CSV.splitlines()
+    return "\n".join([head, *(row.replace("mm", f"mm{n}") for n in range(rows)), ""]).encode()
+
+
+def test_a_kernel_table_that_is_compressed(tmp_path: Path) -> None:
+    path, whole = tmp_path / "kernel_details.csv.gz", gzip.compress(table_of(5_000))
+    path.write_bytes(whole)
+    with imported(path, tmp_path) as trace:
+        assert kinds(trace) == {"kernel": 5_000}
+    content = bytearray(whole)
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+    for damaged in (whole[: len(whole) // 2], bytes(content)):
+        path.write_bytes(damaged)
+        with imported(path, tmp_path) as trace:
+            assert 100 < kinds(trace)["kernel"] < 5_000
+            assert any("cut off" in what or "damaged" in what for what in warnings(trace))
+
+
+def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(table_of(10).replace(b"mm3,MatMul", b'mm3,"MatMul'))
+    with imported(path, tmp_path) as trace:
+        names = {name for (name,) in trace.sql("SELECT name FROM event").fetchall()}
+        assert names == {f"mm{n}" for n in range(10) if n != 3}
+        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 1}
+
+
+def test_a_line_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(table_of(1) + b"x" * 3_000_000 + b"\n" + table_of(2).split(b"\n", 1)[1])
+    with imported(path, tmp_path) as trace:
+        assert kinds(trace) == {"kernel": 3}
+        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "ns"),
     [
         ("1736408883704643.212\t", 1736408883704643212), (" 0.0005 ", 0), ("1e3", 1_000_000), ("-2.5", -2_500),
-        ("9223372036854775.807", 2**63 - 1), ("9223372036854775.808", None), ("1e999999999", None), ("1e-999999999", 0),
+        ("2305843009213693.951", 2**61 - 1), ("2305843009213693.952", None), ("1e999999999", None), ("1e-999999999", 0),
         ("nan", None), ("-Infinity", None), ("", None), (None, None), ("1.2.3", None), ("0x10", None),
         ("9" * 5_000, None),
     ],
@@ -408,6 +482,10 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
         (b'[{"ph": "X", "cat": "enqueue", "ts": "1736408883694756.090"}]', 0.97),
         (b'[{"ph": "X", "cat": "cpu_op", "ts": "1736408883694756.090"}]', 0.9),
         (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1736408883694756.090}]}', 0),
+        (b'[{"args": {"name": "CANN"}, "pid": 1, "name": "process_name"}]', 0.97),
+        (b'[{"ph": "s", "cat": "HostToDevice", "ts": "1"}]', 0.97), (b'[{"name": "CANN", "cat": "cpu_op"}]', 0),
+        (b'[{"name": "process_name", "args": {"name": "python"}}, {"name": "CANN"}]', 0),
+        (b'[{"cat": "cpu_op", "name": "HostToDevice", "args": {"word": "Ascend Hardware"}}]', 0),
         (b"Name,Type,Start Time(us),Duration(us)\n", 0.9), (b"", 0), (b"\r\r\n\0", 0),
     ],
 )  # fmt: skip

@@ -180,6 +180,26 @@ def test_what_is_not_there_is_named_and_the_rest_is_read(tmp_path: Path, missing
                         if missing in ("CANN_API", "PYTORCH_API") else [])  # fmt: skip
 
 
+def test_times_and_sizes_that_cannot_be(tmp_path: Path) -> None:
+    far = 2**63 - 100
+    made = Database(tmp_path / "msprof_1.db")
+    made.task(0, 10, "AI_CORE", 1, 5)
+    made.add("TASK", far, far + 9, 1, 6, 2, PID, 0, NONE, 2, 2, NONE)
+    made.add("TASK", EPOCH, far, 1, 7, 3, PID, 0, NONE, 2, 3, NONE)
+    made.add("OP_MEMORY", made.text("a"), 1024, EPOCH, far, 1)
+    made.add("OP_MEMORY", made.text("b"), far, EPOCH, EPOCH + 1, 1)
+    made.connection.execute("CREATE TABLE AICORE_FREQ (deviceId INTEGER, timestampNs INTEGER, freq INTEGER)")
+    made.add("AICORE_FREQ", 1, far, 800)
+    with imported(made.close(), tmp_path) as trace:
+        found = trace.sql("SELECT kind::VARCHAR, end_ns - ts_ns FROM events ORDER BY id").fetchall()
+        assert found == [("kernel", 10), ("kernel", None), ("alloc", 0)]
+        assert trace.sql("SELECT size_bytes, free_ns FROM allocation").fetchall() == [(1024, None)]
+        said = warnings(trace)
+        assert said["rows of TASK without a time: left out"] == 1
+        assert said["blocks without a size or a time: left out"] == 1
+        assert said["values of counters without a time: left out"] == 1
+
+
 def test_values_of_other_types_cost_their_rows_only(tmp_path: Path) -> None:
     made = Database(tmp_path / "msprof_1.db")
     made.task(0, 10, "AI_CORE", 1, 5)

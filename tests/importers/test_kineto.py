@@ -11,7 +11,7 @@ import pytest
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import import_files, importer_of, kineto
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import BYTES_BEYOND, Rows
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder
@@ -48,6 +48,32 @@ def on_device(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
     """A kernel on stream 7 of device 0."""
     args = {"device": 0, "stream": 7, **args}
     return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args}
+
+
+@pytest.mark.parametrize(
+    "word", ["ralTrace", "rocprofiler-sdk-tool", "CANN", "HostToDevice", "Ascend Hardware", "torch_to_npu",
+             "AscendCL@x", '"ralTrace": {'],
+)  # fmt: skip
+def test_words_of_other_formats_are_names_as_any_others(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "given.json"
+    named = {"args": {"name": word, word: word}}
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [slice_of(word, "cpu_op", 1, 1, **named)]}))
+    assert importer_of(path) is kineto
+
+
+def test_numbers_that_cannot_be(tmp_path: Path) -> None:
+    far = 2**63 // 1000
+    events = [
+        slice_of("late", "cpu_op", far, 1), slice_of("long", "cpu_op", 1, far), slice_of("ok", "cpu_op", 2, 1),
+        {**on_device("copy", 3, 1, bytes=-(2**62)), "cat": "gpu_memcpy"},
+        {**on_device("copy", 5, 1, bytes=2**61), "cat": "gpu_memcpy"},
+    ]  # fmt: skip
+    with imported_events(events, tmp_path) as trace:
+        rows = trace.rows("SELECT name, end_ns, bytes FROM events ORDER BY ts_ns")
+        assert [(row["name"], row["end_ns"], row["bytes"]) for row in rows] == [
+            ("long", None, None), ("ok", 3 * US, None), ("copy", 4 * US, None), ("copy", 6 * US, None)]  # fmt: skip
+        unfinished = "events whose end was never seen: kept, but out of all sums"
+        assert warnings(trace) == {"events without a time: left out": 1, unfinished: 1, BYTES_BEYOND: 2}
 
 
 def test_negative_durations_are_kept_out_of_sums(tmp_path: Path) -> None:
@@ -476,7 +502,7 @@ def test_sizes_that_cannot_be_are_unknown(tmp_path: Path) -> None:
         assert [row["bytes"] for row in copies] == [huge - 1, None, None, None, 0]
         assert trace.rows("SELECT max(allocated_bytes) AS most FROM memory_curve") == [{"most": 3 * 2**60}]
         said = warnings(trace)
-        assert said["sizes in bytes that cannot be: left out"] == 7
+        assert said[BYTES_BEYOND] == 7
         assert said["allocations and frees of more bytes than there can be: not among the blocks"] == 3
 
 

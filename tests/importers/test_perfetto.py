@@ -16,6 +16,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.exporters import export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
+from ral_trace.tracer.exporters.perfetto_places import PLACES_KEY
 from ral_trace.tracer.importers import import_files
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
@@ -82,6 +83,29 @@ def rows(folder: Path, recording: Recording, query: str) -> list[tuple[Any, ...]
 
 def quality(trace: Trace) -> dict[str, int]:
     return dict(trace.sql("SELECT what, count FROM quality").fetchall())
+
+
+def test_a_description_with_an_impossible_shift(tmp_path: Path) -> None:
+    recording = Recording().described()
+    attribute = pb.TraceAttributes.Attribute(
+        key=PLACES_KEY,
+        string_value='{"tracks": [], "shift_ns": Infinity, "source": {}, "quality": [], "flows": []}',
+    )
+    recording.packet(trace_attributes=pb.TraceAttributes(attribute=[attribute]))
+    recording.event(INSTANT, 5, name="here")
+    with open_trace(imported(tmp_path, recording.bytes())) as trace:
+        assert trace.sql("SELECT name, ts_ns FROM event").fetchall() == [("here", 5)]
+        assert any(what.startswith("descriptions of the tracks that are damaged") for what in quality(trace))
+
+
+def test_a_slice_at_the_end_of_all_numbers(tmp_path: Path) -> None:
+    recording = Recording().described()
+    for name, ts_ns in (("far", 2**63 - 100), ("near", 7)):
+        legacy = pb.TrackEvent.LegacyEvent(phase=ord("X"), duration_us=1)
+        recording.event(pb.TrackEvent.TYPE_UNSPECIFIED, ts_ns, name=name, legacy_event=legacy)
+    with open_trace(imported(tmp_path, recording.bytes())) as trace:
+        assert trace.sql("SELECT name, ts_ns, end_ns FROM events").fetchall() == [("near", 7, 1_007)]
+        assert quality(trace) == {"events at a time that no clock shows: left out": 1}
 
 
 @pytest.mark.parametrize("make", [training, awkward])

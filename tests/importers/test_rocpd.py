@@ -139,7 +139,7 @@ def test_one_process(tmp_path: Path, guid: str, views: bool) -> None:
             SELECT e.name, d.type, d."index", d.name, s.number, l.name FROM flow JOIN event l ON l.id = from_event
             JOIN event e ON e.id = to_event JOIN device d ON d.id = e.device
             JOIN stream s ON s.id = e.stream""")  # fmt: skip
-        assert found == [("gemm<float>(float*)", "hip", 0, "MI250X 0", 2, "hipLaunchKernel")] * 2
+        assert found == [("gemm<float>(float*)", "cuda", 0, "MI250X 0", 2, "hipLaunchKernel")] * 2
         found = rows(
             trace,
             """

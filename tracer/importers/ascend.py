@@ -1,7 +1,7 @@
 """Ascend: what torch_npu's profiler and msprof leave, a folder, one of its files, or a database.
 
-In a folder, events come from one place only: a database `ascend_pytorch_profiler*.db` or `msprof*.db`, else
-trace_view.json, else kernel_details.csv. Of the other files it takes what that has not: blocks of memory
+In a folder, events come from one place only: trace_view.json, else a database `ascend_pytorch_profiler*.db` or
+`msprof*.db`, else kernel_details.csv. Beside a file that is no database it takes what that has not: blocks of memory
 (operator_memory.csv) and memory over time (memory_record.csv). Statistics and summaries are not read: the trace
 answers them itself.
 """
@@ -13,7 +13,7 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.ascend_csv import KERNELS, MEMORY, RECORD, known_csv, read_csv
 from ral_trace.tracer.importers.ascend_db import is_ascend_database, read_database
 from ral_trace.tracer.importers.ascend_json import read_json
-from ral_trace.tracer.importers.opening import Head
+from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.sqlite import SQLITE_MAGIC
 
@@ -23,11 +23,10 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 TRACE = ("trace_view.json", "trace_view.json.gz")
 DATABASE = re.compile(r"(ascend_pytorch_profiler|msprof)(_\d+)*\.db\Z")
 RANK = re.compile(r"profiler_info_(\d{1,6})\.json\Z")
-LAYERS = (
-    b'"Ascend Hardware"', b'"torch_to_npu"', b'"HostToDevice"', b'"AscendCL@', b'"CANN"', b'"enqueue_to_dequeue"',
-    b'"AI Core Freq"', b'"Overlap Analysis"',
-)  # fmt: skip
-QUEUE = re.compile(rb'"cat"\s*:\s*"(enqueue|dequeue|async_npu|async_task_queue)"')
+LAYER = rb'\{\s*"name"\s*:\s*"(?:Ascend Hardware|CANN|Overlap Analysis|AI Core Freq)"\s*\}'
+LAYERS = re.compile(rb'"process_name"[^{}]*' + LAYER + rb"|" + LAYER + rb'[^{}]*"process_name"')
+QUEUE = re.compile(rb'"cat"\s*:\s*"(enqueue|dequeue|async_npu|async_task_queue|HostToDevice)"')
+"""Words in the places that they have in Ascend's files: anybody's operator may be called CANN."""
 
 FRAMEWORK = re.compile(rb'"cat"\s*:\s*"(cpu_op|python_function)"')
 TEXT_TIME = re.compile(rb'"ts"\s*:\s*"\d{16}')
@@ -41,7 +40,7 @@ def sniff(head: Head) -> float:
     if head.data.startswith(SQLITE_MAGIC):
         return 1.0 if is_ascend_database(head.tables) else 0.0
     if head.data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{"):
-        if any(layer in head.data for layer in LAYERS) or QUEUE.search(head.data):
+        if LAYERS.search(head.data) or QUEUE.search(head.data):
             return 0.97
         return 0.9 if TEXT_TIME.search(head.data) and FRAMEWORK.search(head.data) else 0.0
     return 0.9 if known_csv(head.data) else 0.0
@@ -56,19 +55,13 @@ def read(path: Path, rows: Rows) -> None:
     if path.is_dir():
         _read_folder(path, rows)
         return
-    with path.open("rb") as file:
-        begin = file.read(len(SQLITE_MAGIC))
-    if begin == SQLITE_MAGIC:
+    data = head_of(path).data
+    if data.startswith(SQLITE_MAGIC):
         read_database(path, rows)
-    elif _is_csv(path):
+    elif known_csv(data):
         read_csv(path, rows, None)
     else:
         read_json(path, rows)
-
-
-def _is_csv(path: Path) -> bool:
-    with path.open("rb") as file:
-        return known_csv(file.read(4096)) is not None
 
 
 def _read_folder(path: Path, rows: Rows) -> None:

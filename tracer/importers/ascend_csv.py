@@ -5,8 +5,6 @@ have changed their order and number over the versions, and are found by name.
 https://gitee.com/ascend/pytorch/tree/master/torch_npu/profiler/analysis/prof_view
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from ral_trace.tracer.importers.ascend_tasks import (
     scaled,
     task_kind,
 )
-from ral_trace.tracer.importers.opening import opened
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.csv_rows import DAMAGED_FILES, ENDS, LAST_ROW, Lines, header_of, rows_of
+from ral_trace.tracer.importers.opening import head_of, opened
+from ral_trace.tracer.importers.rows import NOT_UTF8, Rows
 from ral_trace.tracer.importers.trace_events import integer
 
 KERNELS, MEMORY, RECORD = "kernel_details.csv", "operator_memory.csv", "memory_record.csv"
@@ -42,7 +41,6 @@ CURVES = {
 NOTHING = ("", "N/A", "NA", "None")
 STEP_BYTES = 256
 """Between the numbers that stand for addresses."""
-MAX_FIELD_BYTES = 1 << 24
 NO_ADDRESSES = "blocks whose address the file does not say: numbered in their order instead"
 UNREADABLE = "lines of CSV that are not what they should be: left out"
 
@@ -58,8 +56,7 @@ def known_csv(head: bytes) -> str | None:
 
 def read_csv(path: Path, rows: Rows, process: int | None) -> int:
     """Adds what a file has, to a process that there is or a new one, which it returns. Raises InputRefused."""
-    with opened(path) as file:
-        kind = known_csv(file.read(4096))
+    kind = known_csv(head_of(path).data)
     readers: dict[str | None, Callable[[Iterator[Row], Rows, int], None]] = {
         KERNELS: _kernels, MEMORY: _blocks, RECORD: _curves,
     }  # fmt: skip
@@ -73,28 +70,24 @@ def read_csv(path: Path, rows: Rows, process: int | None) -> int:
 
 
 def _lines(path: Path, rows: Rows) -> Iterator[Row]:
-    """The lines by column; a file that is cut off ends with its last whole line."""
-    csv.field_size_limit(MAX_FIELD_BYTES)
+    """The lines by column; of a file that is cut off or damaged, those before that."""
     with opened(path) as file:
-        text = io.TextIOWrapper(file, "utf-8-sig", "replace", newline="")
-        reader = csv.reader(line.replace("\0", "\ufffd") for line in text)
-        names = [name.strip() for name in next(reader, [])]
-        while True:
-            try:
-                values = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                rows.bad(UNREADABLE, f"{path.name}, line {reader.line_num}: {error}")
-                continue
-            except EOFError:
-                rows.bad("the compressed file is cut off: what follows is missing", path.name)
-                return
-            if len(values) != len(names):
-                if values:
-                    rows.bad(UNREADABLE, f"{path.name}, line {reader.line_num}: {len(values)} of {len(names)} columns")
-                continue
-            yield {name: value.strip() for name, value in zip(names, values, strict=True)}
+        lines = Lines(file)
+        names = [name.strip() for name in header_of(lines)]
+        try:
+            for values in rows_of(lines, len(names)):
+                if len(values) == len(names):
+                    yield {name: value.strip() for name, value in zip(names, values, strict=True)}
+                else:
+                    rows.bad(UNREADABLE, f"{path.name}: {','.join(values)}")
+        except EOFError:
+            rows.bad("the compressed file is cut off: what follows is missing", path.name)
+        except ENDS as error:
+            rows.bad(DAMAGED_FILES, f"{path.name}: {error}")
+        if lines.replaced:
+            rows.bad(NOT_UTF8, path.name, count=lines.replaced)
+        if not lines.last.endswith(("\n", "\r")):
+            rows.bad(LAST_ROW, path.name)
 
 
 def _device(row: Row, rows: Rows, process: int) -> int:
@@ -109,6 +102,8 @@ def _kernels(lines: Iterator[Row], rows: Rows, process: int) -> None:
         if ts_ns is None:
             rows.bad("kernels without a time: left out", row["Name"])
             continue
+        if dur_ns is None and row["Duration(us)"] not in NOTHING:
+            rows.bad("kernels without a duration", f"{row['Name']}: {row['Duration(us)']}")
         device, number = _device(row, rows, process), integer(row.get("Stream ID") or row.get("Stream Id"))
         stream = None if number is None else rows.stream(device, number)
         core = row.get("Accelerator Core", "")

@@ -17,13 +17,14 @@ from ral_trace.tracer.importers.ascend_tasks import (
     ANNOTATIONS,
     DEVICE_TYPE,
     NO_NUMBER,
-    SYNC_CALL,
     VENDOR,
     frames_of,
     task_kind,
 )
+from ral_trace.tracer.importers.calls import SYNC_CALL
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.importers.sqlite import CUT_OFF, batches, opened_database, tables
+from ral_trace.tracer.importers.trace_events import LATEST_NS
 from ral_trace.tracer.schema import FLAGS
 
 OURS = frozenset({"STRING_IDS", "TASK", "CANN_API", "PYTORCH_API", "COMPUTE_TASK_INFO", "COMMUNICATION_OP"})
@@ -111,9 +112,14 @@ class _Reader:
         """SQLite puts anything into any column."""
         return value if type(value) is int and value in INTEGERS and value != NO_NUMBER else None
 
+    def _bounded(self, value: Any) -> int | None:
+        """A time or a size that can be."""
+        number = self._whole(value)
+        return None if number is None or abs(number) >= LATEST_NS else number
+
     def _span(self, row: dict[str, Any], what: str) -> tuple[int, int | None] | None:
         """Start and duration; None: the row has no time."""
-        start, end = self._whole(row["startNs"]), self._whole(row["endNs"])
+        start, end = self._bounded(row["startNs"]), self._bounded(row["endNs"])
         if start is None:
             self._rows.bad(f"rows of {what} without a time: left out", row.get("startNs"))
             return None
@@ -282,8 +288,8 @@ class _Reader:
         """A block a row, with both ends; without addresses, so that each has a number of its own."""
         columns = ("name", "size", "allocationTime", "releaseTime", "deviceId")
         for number, row in enumerate(self._table("OP_MEMORY", *columns), 1):
-            size = self._whole(row["size"])
-            ends = (("alloc", self._whole(row["allocationTime"])), ("free", self._whole(row["releaseTime"])))
+            size = self._bounded(row["size"])
+            ends = (("alloc", self._bounded(row["allocationTime"])), ("free", self._bounded(row["releaseTime"])))
             if size is None or size < 0 or all(ts_ns is None for _, ts_ns in ends):
                 self._rows.bad("blocks without a size or a time: left out", self._text(row["name"]))
                 continue
@@ -318,7 +324,7 @@ class _Reader:
                 self._value(row["timestampNs"], row["deviceId"], series, "bytes", row[column])
 
     def _value(self, ts_ns: Any, index: Any, series: str, unit: str, value: Any) -> None:
-        at = self._whole(ts_ns)
+        at = self._bounded(ts_ns)
         if at is None or not isinstance(value, int | float):
             if at is None:
                 self._rows.bad("values of counters without a time: left out", series)

@@ -12,7 +12,6 @@ Times are microseconds since 1970, as text: integer nanoseconds by decimal arith
 https://gitee.com/ascend/pytorch/tree/master/torch_npu/profiler/analysis/prof_view
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,13 +24,13 @@ from ral_trace.tracer.importers.ascend_tasks import (
     COPY_DIRECTION,
     DEVICE_TYPE,
     NO_NUMBER,
-    SYNC_CALL,
     VENDOR,
     frames_of,
     task_kind,
 )
+from ral_trace.tracer.importers.calls import SYNC_CALL
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Field, Group, Scan, integer, scanned
+from ral_trace.tracer.importers.trace_events import Field, Group, Scan, integer, parsed, scanned
 from ral_trace.tracer.schema import FLAGS
 
 FIELDS: list[Field] = [
@@ -134,7 +133,7 @@ class _Reader:
         found: dict[str, Layer] = defaultdict(lambda: Layer(""))
         query = "SELECT name, pid, tid, args FROM raw_event WHERE ph = 'M' AND args IS NOT NULL ORDER BY n"
         for name, pid, tid, text in self._connection.execute(query).fetchall():
-            args = json.loads(text)
+            args = parsed(text)
             if not isinstance(args, dict) or pid is None:
                 continue
             if name == "process_name":
@@ -339,17 +338,25 @@ class _Reader:
 
     def _add_counters(self) -> None:
         for event in self._events(self._groups_of(lambda layer: True, "C")):
-            args = json.loads(event.args) if event.args else {}
+            args = parsed(event.args) if event.args else {}
             if not isinstance(args, dict):
                 continue
             ids = [f"{key} {value}" for key, value in args.items() if key.endswith("_id")]
             device = self._device(self._groups[event.grp])
             for key, value in args.items():
                 if not key.endswith("_id"):
-                    number = float(value) if isinstance(value, int | float) else None
+                    number = _number(value)
                     series, unit = _series(event.name, key)
                     counter = self._rows.counter(" ".join([series, *ids]), unit, process=self.process, device=device)
                     self._rows.value(counter, event.ts_ns, number)
+
+
+def _number(value: object) -> float | None:
+    """None, a gap, for what is no number or beyond all that a float holds."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
 
 
 def _series(name: str, key: str) -> tuple[str, str | None]:
@@ -363,7 +370,7 @@ def _series(name: str, key: str) -> tuple[str, str | None]:
 
 
 def _task_args(event: Event) -> dict[str, Any]:
-    known = json.loads(event.args) if event.args else {}
+    known = parsed(event.args) if event.args else {}
     args = {"task_type": event.task_type} | (known if isinstance(known, dict) else {})
     return {key: value for key, value in args.items() if value not in (NO_NUMBER, "INVALID_TYPE", None)}
 

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from ral_trace.tracer.importers.rows import Frame
 
 DEVICE_TYPE = "npu"
-VENDOR = "huawei"
+VENDOR = "Huawei"
 NO_NUMBER = 4294967295
 """What stands for no model, stream, task or context."""
 
@@ -22,12 +22,12 @@ SYNCHRONISES = re.compile(
     r"WAIT|RECORD|PLACE_HOLDER|WRITE_VALUE|NOTIFY|PROFILING|MAINTENANCE|FLIP|LABEL"
     r"|STREAM_SWITCH|STREAM_ACTIVE|END_GRAPH"
 )
-SYNC_CALL = re.compile(r"[Ss]ynchronize")
 ANNOTATIONS = re.compile(r"ProfilerStep#\d+\Z|Optimizer\.|enumerate\(DataLoader\)#")
 """Ranges of torch.profiler, which torch_npu writes among the operators."""
 FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)\Z", re.DOTALL)
 MOST_DIGITS = 20
-INTEGERS = range(-(2**63) + 1, 2**63)
+INTEGERS = range(-(2**61) + 1, 2**61)
+"""73 years, in ns: sums of two times stay within 64 bits."""
 NS_PER_US, BYTES_PER_KB, BYTES_PER_MB = 1_000, 1024, 1024 * 1024
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ral_trace.tracer.importers import phases
+from ral_trace.tracer.importers.calls import waits
 from ral_trace.tracer.importers.kineto_devices import add_devices, add_memory
-from ral_trace.tracer.importers.landing import SYNC_CALLS, Landed, land
+from ral_trace.tracer.importers.landing import Landed, land
 from ral_trace.tracer.importers.places import Places, Role, add_places
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import BYTES_BEYOND, Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
 from ral_trace.tracer.importers.trace_events import Field, Group, Scan, outside_transaction
 from ral_trace.tracer.schema import FLAGS
@@ -184,8 +185,7 @@ def _mapped(dialect: Dialect, stacks: bool) -> str:
         WHEN 'CALL_OR_KERNEL' THEN if(s.works, if(regexp_matches(r.name, 'DMA|[Mm]em(cpy|set)'), 'transfer', 'kernel'),
                                       p.kind)
         WHEN 'OTHER' THEN if(s.works, 'kernel', p.kind)
-        WHEN 'CALL' THEN CASE WHEN (contains(r.name, 'ynchron') OR contains(r.name, 'ait') OR contains(r.name, 'nish'))
-                              AND regexp_matches(r.name, {SYNC_CALLS}) THEN 'sync_call' ELSE p.kind END
+        WHEN 'CALL' THEN if({waits("r.name")}, 'sync_call', p.kind)
         ELSE p.kind END END"""
     category = f"""CASE WHEN p.plain THEN p.category WHEN r.forward_thread IS NULL AND p.role = 'OP' THEN p.category
         ELSE CASE p.role
@@ -233,7 +233,7 @@ def _count_odd(rows: Rows) -> None:
         f"SELECT count(*), min_by(name, n) FROM full_row r WHERE ts_ns IS NOT NULL AND {ODD_BYTES}"
     ).fetchall()
     if count:
-        rows.bad("sizes in bytes that cannot be: left out", example, count=count)
+        rows.bad(BYTES_BEYOND, example, count=count)
 
 
 def _flag_leftovers(rows: Rows, window: Window) -> None:

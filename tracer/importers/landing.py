@@ -23,11 +23,6 @@ COLUMNS = (
 others: the least. A host call that may have launched something has the kind 'call' or 'sync_call', and becomes launch,
 sync or runtime.
 """
-SYNC_CALLS = """
-'^(cuda|hip|musa|maca)(Device|Stream|Event|Ctx|Context)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^cudaThreadSynchronize'
-'|^hsa_signal_wait|^ze(CommandQueueSynchronize|CommandListHostSynchronize|EventHostSynchronize|FenceHostSynchronize)'
-'|^acl(rt)?Synchronize|[Ss]ynchronize(Stream|Device|Event|Context)|^ur(EventWait|QueueFinish)$|[Ss]ynchronize$'"""
-"""Names of host calls that wait for a device (a regular expression, as SQL texts side by side)."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def sniff(head: Head) -> float:
     """1 for the head of a file as our exporter writes it, less where only its key is to be seen."""
     if re.match(rb'\s*\{\s*"ralTrace"\s*:', head.data):
         return 1.0
-    return 0.9 if b'"ralTrace"' in head.data else 0.0
+    return 0.9 if re.search(rb'"ralTrace"\s*:\s*\{', head.data) else 0.0
 
 
 def read(path: Path, rows: Rows) -> None:

@@ -23,7 +23,8 @@ OUR_COLUMNS = ("event", "category", "bytes", "step", "correlation", "line", "on_
 MARK = "mark"
 """The category of points that repeat a fallback of ours on its device's track: no rows."""
 UNFINISHED = FLAGS["UNFINISHED"]
-MOST_NS = 2**63 - 1
+MOST_NS = 2**61
+"""73 years: sums of two times stay within 64 bits."""
 PHASES = {ord("B"): 1, ord("E"): 2, ord("b"): 1, ord("e"): 2, ord("I"): 3, ord("i"): 3, ord("n"): 3, ord("R"): 3}
 """Phases of Chrome's JSON, in legacy events: what they are among TrackEvent's types."""
 

@@ -199,7 +199,7 @@ class OurPlaces:
             facts = _columns("source", described["source"])
             quality = [_columns("quality", row) for row in described["quality"]]
             flows = {(str(origin), str(target)): str(kind) for origin, target, kind in described["flows"]}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
             self._rows.bad("descriptions of the tracks that are damaged: the tracks are taken as they are", error)
             return
         if self._entries:

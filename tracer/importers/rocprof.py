@@ -32,7 +32,7 @@ TABLES = {
 
 def places() -> Places:
     """Processes are known by their pid, after a prefix and a colon where a file holds several of one pid."""
-    return Places("hip", "AMD", lambda key: {"pid": _pid(key)})
+    return Places("cuda", "AMD", lambda key: {"pid": _pid(key)})
 
 
 def _pid(key: str) -> int | None:

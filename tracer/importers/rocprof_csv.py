@@ -4,27 +4,23 @@ Each kind of file is known by its header. Of which process a kernel is, only the
 begin with the pid. https://github.com/ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/output/generateCSV.cpp
 """
 
-from __future__ import annotations
-
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Self
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers import rocprof
-from ral_trace.tracer.importers.opening import DAMAGED, Head, head_of, opened
+from ral_trace.tracer.importers.csv_rows import DAMAGED_FILES, ENDS, LAST_ROW, Lines, header_of, rows_of
+from ral_trace.tracer.importers.opening import Head, head_of, opened
 from ral_trace.tracer.importers.rows import NOT_UTF8, Rows
 from ral_trace.tracer.importers.staging import Staging
 
 FORMAT = "rocprofv3 CSV"
 
 BATCH_ROWS = 20_000
-LONGEST_CHARACTERS = 1 << 20
 NAME = re.compile(
     r"(?P<set>.*?)_?(?:kernel|memory_copy|memory_allocation|counter|agent|scratch_memory|"
     r"(?:hip|hip_runtime|hip_compiler|hsa|hsa_core|hsa_amd_ext|marker|rccl|rocdecode|rocjpeg|hipfile|ompt)_api)_[a-z]+$"
@@ -68,9 +64,6 @@ EXTRA = {
     **dict.fromkeys(("type", "vendor", "product"), "text"),
 }
 TYPES = EXTRA | {column: kind for table in rocprof.TABLES.values() for column, kind in table.items()}
-LAST_ROW = "files whose last row has no end of line: it may be cut off"
-ENDS: tuple[type[Exception], ...] = (EOFError, *DAMAGED)
-DAMAGED_FILES = "files that are damaged: read as far as that goes"
 
 
 def sniff(head: Head) -> float:
@@ -199,10 +192,8 @@ class _Set:
 
     def _read(self, file: Path) -> None:
         with opened(file) as binary:
-            lines = _Lines(io.TextIOWrapper(binary, "utf-8-sig", "replace", newline=""))
-            csv.field_size_limit(LONGEST_CHARACTERS)
-            header = next(csv.reader(lines), [])
-            lines.taken()
+            lines = Lines(binary)
+            header = header_of(lines)
             kind = _kind(header)
             if kind is None:
                 self.rows.bad("files of a folder that are not read", file.name)
@@ -217,11 +208,11 @@ class _Set:
                 self.rows.bad(LAST_ROW, file.name)
         self.rows.advance(file.stat().st_size)
 
-    def _batches(self, file: Path, lines: _Lines, width: int, picked: list[int]) -> Iterator[list[tuple[str, ...]]]:
+    def _batches(self, file: Path, lines: Lines, width: int, picked: list[int]) -> Iterator[list[tuple[str, ...]]]:
         batch: list[tuple[str, ...]] = []
         pick = itemgetter(*picked)  # several columns tell a kind, so that this gives tuples
         try:
-            for row in _rows(lines, width):
+            for row in rows_of(lines, width):
                 if len(row) != width:
                     self.rows.bad("rows with too few or too many columns: left out", f"{file.name}: {','.join(row)}")
                     continue
@@ -232,50 +223,3 @@ class _Set:
         except ENDS as error:
             self.rows.bad(DAMAGED_FILES, f"{file.name}: {error}")
         yield batch
-
-
-def _rows(lines: _Lines, width: int) -> Iterator[list[str]]:
-    """Rows that are not empty. A quote that is never closed costs its own line, not all that it swallows."""
-    reader = csv.reader(lines)
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error:
-            row = []
-            reader = csv.reader(lines)
-        taken = lines.taken()
-        if row is None and not taken:
-            return
-        if row is not None and (len(row) == width or len(taken) == 1):
-            if row:
-                yield row
-        else:
-            yield from (next(csv.reader([line.rstrip("\r\n")]), [""]) for line in taken)
-
-
-class _Lines:
-    """The lines of a file, none of them longer than LONGEST_CHARACTERS: of a longer one the rest is another line."""
-
-    def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text = text
-        self._taken: list[str] = []
-        self.last = "\n"
-        self.replaced = 0
-        """Lines with bytes that are not UTF-8."""
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> str:
-        line = self._text.readline(LONGEST_CHARACTERS)
-        if not line:
-            raise StopIteration
-        self.last = line
-        self.replaced += "\ufffd" in line
-        self._taken.append(line)
-        return line
-
-    def taken(self) -> list[str]:
-        """The lines since the last call."""
-        taken, self._taken = self._taken, []
-        return taken

@@ -4,6 +4,7 @@ https://github.com/ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/output
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ral_trace.tracer.importers.staging import Staging
 FORMAT = "rocprofv3 JSON"
 
 ROOT = "rocprofiler-sdk-tool"
+OWN_KEY = re.compile(rb'"%s"\s*:\s*[\[{]' % ROOT.encode())
 BATCH_ROWS = 20_000
 NOT_JSON = "records that are not JSON: left out"
 NOT_RECORDS = "records that are of another type than they should be: left out"
@@ -45,7 +47,7 @@ GPU = 2
 
 def sniff(head: Head) -> float:
     """Sure when the tool's own key is in sight."""
-    return 1.0 if f'"{ROOT}"'.encode() in head.data else 0.0
+    return 1.0 if OWN_KEY.search(head.data) else 0.0
 
 
 def read(path: Path, rows: Rows) -> None:

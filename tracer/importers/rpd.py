@@ -56,7 +56,7 @@ def sniff(head: Head) -> float:
 
 def read(path: Path, rows: Rows) -> None:
     """Adds calls, markers, kernels, copies and counters. Raises InputRefused."""
-    places = Places("hip", "AMD", lambda key: {"pid": int(key)})
+    places = Places("cuda", "AMD", lambda key: {"pid": int(key)})
     with opened_database(path, rows.bad) as database, Staging(rows, places) as staging:
         tables = Tables(database, path, staging)
         tables.stage("rocpd_string", "strings", {"id": "int", "string": "text"}, needs=("id", "string"), expected=True)

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from ral_trace.tracer import _native
+from ral_trace.tracer.importers.calls import waits
 from ral_trace.tracer.importers.placing import Places, Placing
 from ral_trace.tracer.importers.rows import BYTES_BEYOND, DURATION_BEYOND, LIMIT, NULL, TIME_BEYOND, Rows, text
 from ral_trace.tracer.schema import FLAGS
@@ -47,8 +48,6 @@ RAW = {
 ON_DEVICE = "(kind IN ('kernel', 'transfer', 'wait') OR device IS NOT NULL)"
 POINTS = "('instant', 'alloc', 'free')"
 """Kinds that need no end."""
-SYNCHRONIZES = r"^(cuda|cu|hip)\w*Synchronize"
-"""Host calls that wait for a device, with the versions that Nsight Systems appends."""
 
 
 class Staging:
@@ -202,7 +201,7 @@ class Staging:
             SELECT {id} AS id, r.* REPLACE (CASE WHEN bytes BETWEEN 0 AND {LIMIT - 1} THEN bytes END AS bytes),
                    p.process_id, p.thread_id, p.device_id, p.stream_id,
                    CASE WHEN r.kind <> 'runtime' THEN r.kind WHEN l.call = r.rowid THEN 'launch'
-                        WHEN regexp_matches(r.name, '{SYNCHRONIZES}') THEN 'sync' ELSE r.kind END AS is_a,
+                        WHEN {waits("r.name")} THEN 'sync' ELSE r.kind END AS is_a,
                    CASE WHEN r.kind <> 'runtime' OR l.call IS NULL OR l.call = r.rowid THEN r.correlation END AS ties
             FROM raw r
             JOIN placed p ON r.process IS NOT DISTINCT FROM p.process AND r.tid IS NOT DISTINCT FROM p.tid

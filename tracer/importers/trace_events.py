@@ -5,7 +5,7 @@ about what they mean. Importers of formats that are written so stand on it.
 import json
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import duckdb
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import CutOff, pieces
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import BYTES_BEYOND, Rows
 
 ROWS_AT_ONCE = 50_000
 TEXT_BYTES_AT_ONCE = 64 << 20
@@ -85,6 +85,11 @@ def _whole(digits: str) -> int | str:
     return int(digits) if len(digits) < 1000 else digits
 
 
+def parsed(text: str) -> Any:
+    """What the scanner left as JSON: args, members of the file. An integer of a thousand digits is text."""
+    return json.loads(text, parse_int=_whole)
+
+
 @contextmanager
 def scanned(
     path: Path,
@@ -107,7 +112,9 @@ def scanned(
     # A file before this one that was refused may have left its own.
     connection.execute(FORGET)
     with outside_transaction(connection):
-        _load(path, rows, scanner, {**RAW_COLUMNS, **{column: FIELD_TYPES[kind] for _, column, kind in fields}})
+        stored = _load(
+            path, rows, scanner, {**RAW_COLUMNS, **{column: FIELD_TYPES[kind] for _, column, kind in fields}}
+        )
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
     _add_groups(rows, groups)
     if scanner.first_row > 0:
@@ -115,8 +122,9 @@ def scanned(
         connection.execute("DELETE FROM stored_row WHERE n < ?", [scanner.first_row])
     for what, count, example in scanner.faults():
         rows.bad(what, example or None, count=count)
+    _bound(rows, [column for column in stored if column.endswith("bytes")])
     [(stored, last)] = connection.execute("SELECT count(*), max(n) FROM raw_row").fetchall()
-    metadata = {key: json.loads(text, parse_int=_whole) for key, text in scanner.metadata()}
+    metadata = {key: parsed(text) for key, text in scanner.metadata()}
     scan = Scan(groups, metadata, scanner.whole_microseconds, scanner.cut_off, stored)
     if stored == 0:
         raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
@@ -140,8 +148,21 @@ def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]
         connection.execute("BEGIN")
 
 
-def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapping[str, str]) -> None:
-    """Fills `raw_row`; the file is read and scanned in a thread of its own meanwhile.
+def _bound(rows: Rows, sizes: Iterable[str]) -> None:
+    """Makes sizes that cannot be unknown. A free has a negative one."""
+    connection = rows.builder.connection
+    for column in dict.fromkeys(sizes):
+        beyond = f"{column} NOT BETWEEN {1 - LATEST_NS} AND {LATEST_NS - 1}"
+        [(count, example)] = connection.execute(
+            f"SELECT count(*), min(concat_ws(': ', name, {column})) FROM stored_row WHERE {beyond}"
+        ).fetchall()
+        if count:
+            connection.execute(f"UPDATE stored_row SET {column} = NULL WHERE {beyond}")
+            rows.bad(BYTES_BEYOND, example, count=count)
+
+
+def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapping[str, str]) -> list[str]:
+    """Fills `raw_row`, and returns the columns that have values; the file is read and scanned in a thread of its own meanwhile.
 
     It is a view of `stored_row`, which has no more columns than the file has values for: most files lack half of them,
     and each costs as much when it is empty.
@@ -162,6 +183,7 @@ def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapp
             connection.unregister("batch")
     columns = ", ".join(column if column in stored else f"NULL::{kind} AS {column}" for column, kind in types.items())
     connection.execute(f"CREATE TEMP VIEW raw_row AS SELECT {columns} FROM stored_row")
+    return stored
 
 
 def _add_groups(rows: Rows, groups: list[Group]) -> None:
