@@ -6,6 +6,7 @@ one line of `quality` a kind of fault, never more.
 """
 
 import json
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ NULL = -(2**63)
 """Stands for NULL in columns of integers on their way; no time, id or size of a sound source is that."""
 INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**31 - 1), "UTINYINT": (0, 255)}
 EXAMPLE_CHARACTERS = 200
+UNREADABLE = re.compile(r"[\0\ud800-\udfff]")
 NOT_UTF8 = "parts of the text are not UTF-8: replaced"
 
 FRAMES_FORM = '[{"file": "VARCHAR", "line": "INTEGER", "function": "VARCHAR"}]'
@@ -174,7 +176,7 @@ def text(value: str | None) -> str | None:
     """Text as every reader can hold it: without NUL and lone surrogates, which become U+FFFD."""
     if value is None or (value.isascii() and "\0" not in value):
         return value
-    return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return UNREADABLE.sub("\ufffd", value)
 
 
 def _fitting(table: str, column: str, value: Any) -> Any:
