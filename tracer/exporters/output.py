@@ -219,8 +219,13 @@ def create_packed(path: Path) -> Iterator[IO[bytes]]:
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """Creates a file for its owner only: a trace holds paths, command lines and source lines. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+    """Creates a file for its owner only: a trace holds paths, command lines and source lines. Raises OSError.
+
+    What is there already goes first, such as what an export of the same process number left when it was killed. It is
+    never written to: in a folder for all it could be a link, or a file that its owner lets everybody read.
+    """
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def _all_of(conditions: Sequence[str]) -> str:
