@@ -1,5 +1,6 @@
 """Outputs are private, appear whole or not at all, and errors are one line."""
 
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -211,3 +212,24 @@ def test_the_command_line_says_which_part(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--kind", "kernel,"])
     assert ended.value.code == 2
+
+
+def test_times_at_the_limits_of_64_bits_can_be_drawn(tmp_path: Path) -> None:
+    """A clock below zero is moved up, so that what is farthest from it has no place: it is drawn at the very end."""
+    most = 2**63 - 1
+    with TraceBuilder(tmp_path / "run.duckdb") as builder:
+        process = builder.add("process", source=builder.add("source", format="kineto"), pid=5, started_ns=-most)
+        place = {"process": process, "device": builder.add("device", process=process, type="cuda", index=0)}
+        counter = builder.add("counter", series="power", unit="W", **place)
+        for kind, at, duration in itertools.product(("op", "fallback", "transfer"), (-most, 0, most), (0, 5, most)):
+            row = {"category": "host_to_device", "bytes": 7, "flags": 0, **place}
+            builder.add("event", kind=kind, name=f"{at} + {duration}", ts_ns=at, dur_ns=duration, **row)
+        for at in (-most, most):
+            builder.add("counter_value", counter=counter, ts_ns=at, value=1.5)
+        builder.finish()
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        for name in (*NAMES, *OTHERS[:4]):
+            export(trace, tmp_path / name)
+        played = replay(export(trace, tmp_path / "run.pftrace").read_bytes())
+    starts = [one.ts_ns for one in played.slices if one.category != "mark"]
+    assert sorted(starts) == [0] * 9 + [most] * 18

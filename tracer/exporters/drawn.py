@@ -101,7 +101,7 @@ def shown_sql(selection: Selection) -> str:
     return f"""
         SELECT *, CASE shape WHEN {SHAPE_OPEN} THEN {MAX_NS} WHEN {SHAPE_SLICE} THEN dur_ns ELSE -1 END AS span
         FROM (
-            SELECT id, ts_ns - ({selection.shift_ns}) AS start_ns, dur_ns,
+            SELECT id, {selection.moved("ts_ns")} AS start_ns, dur_ns,
                    coalesce(nullif(name, ''), kind::VARCHAR) AS name, kind::VARCHAR AS kind,
                    category, bytes, step, correlation, parent, process, thread, device, stream, stack, args,
                    CASE WHEN thread IS NOT NULL AND stream IS NULL THEN device::BIGINT END AS on_device,

@@ -89,6 +89,12 @@ class Selection:
         """Viewers' times are unsigned: a trace whose clock begins below zero is moved up to it."""
         return min(0, self.first_ns)
 
+    def moved(self, column: str) -> str:
+        """SQL: a time as viewers get it. One that then has no place in 64 bits is at their end."""
+        if not self.shift_ns:
+            return column
+        return f"least({column}::HUGEINT - ({self.shift_ns}), {MAX_NS})::BIGINT"
+
     def events(self) -> str:
         """SQL: whether a row of `event` is in the part. Rows are taken or left whole, never cut."""
         # HUGEINT: the times of an untrusted file may add up to more than 64 bits.
