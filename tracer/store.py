@@ -20,6 +20,7 @@ import duckdb
 
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.text import sql_text
 
 OUTPUT = "output"
 """Catalog of the file that grows. What is staged on the way there are temporary tables, which spill to a private
@@ -58,8 +59,7 @@ class TraceBuilder:
         # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
         previous = os.umask(0o077)
         try:
-            quoted = str(self.partial).replace("'", "''")
-            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb)")
+            self.connection.execute(f"ATTACH {sql_text(self.partial)} AS {OUTPUT} (TYPE duckdb)")
         finally:
             os.umask(previous)
         schema.create(self.connection, OUTPUT)

@@ -12,6 +12,7 @@ from isal import igzip
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import FLAGS, KINDS
+from ral_trace.tracer.text import sql_text
 
 VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
 UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"
@@ -240,4 +241,4 @@ def _all_of(conditions: Sequence[str]) -> str:
 
 def _texts(values: Sequence[str]) -> str:
     """SQL: a list of literals."""
-    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return ", ".join(map(sql_text, values))

@@ -17,6 +17,7 @@ from ral_trace.tracer.importers.opening import Head, opened
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 from ral_trace.tracer.store import TraceBuilder
+from ral_trace.tracer.text import sql_text
 
 FORMAT = "ral-trace JSON"
 
@@ -127,9 +128,8 @@ def _load(path: Path, builder: TraceBuilder, table: Table, rows: Path, longest: 
     }
     columns = ", ".join(f"'{column}': '{kind}'" for column, kind in types.items())
     names = ", ".join(f'"{column}"' for column in table.columns)
-    quoted = str(rows).replace("'", "''")
     query = f"""
-        SELECT {names} FROM read_json('{quoted}', format = 'newline_delimited', columns = {{{columns}}},
+        SELECT {names} FROM read_json({sql_text(rows)}, format = 'newline_delimited', columns = {{{columns}}},
                                       maximum_object_size = {max(longest + 1, 1 << 24)})"""
     if table.name == "trace_info":
         query += f" WHERE key NOT IN {WRITTEN_BY_FINISH}"
