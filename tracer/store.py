@@ -27,6 +27,9 @@ OUTPUT = "output"
 folder.
 """
 
+WRITTEN_BY_FINISH = ("schema_version", "tool_version")
+"""Facts of trace_info that every trace file gets anew."""
+
 TABLES = {table.name: table for table in schema.TABLES}
 
 
@@ -132,7 +135,7 @@ class TraceBuilder:
         """Derives what follows from the events, and gives the file its final name."""
         if not self.derived:
             derive.derive(self.connection, self.placed_processes)
-        self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
+        self.info(**dict(zip(WRITTEN_BY_FINISH, (schema.SCHEMA_VERSION, version("ral-trace")), strict=True)))
         with self.saying_where():
             self.connection.execute(f"COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)
