@@ -16,6 +16,7 @@ import duckdb
 
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
 from ral_trace.tracer.schema import SCHEMA_VERSION
+from ral_trace.tracer.text import sql_text
 
 MEMORY_LIMIT = "4GB"
 OTHER = "other"
@@ -49,7 +50,7 @@ class Trace:
 
     def _attach(self, path: Path, catalog: str, name: Path) -> None:
         try:
-            self.connection.execute(f"ATTACH {_text(str(path.resolve()))} AS {catalog} (READ_ONLY, TYPE duckdb)")
+            self.connection.execute(f"ATTACH {sql_text(str(path.resolve()))} AS {catalog} (READ_ONLY, TYPE duckdb)")
         except (duckdb.Error, OSError) as error:
             raise InputRefused(name, _cause(path, error), "record a new trace, or give another file") from error
 
@@ -72,8 +73,8 @@ class Trace:
         for setting in [
             "USE trace",
             f"SET memory_limit = '{MEMORY_LIMIT}'",
-            f"SET temp_directory = {_text(self._spill.name)}",
-            f"SET allowed_directories = [{_text(str(self.export_folder.resolve()))}]",
+            f"SET temp_directory = {sql_text(self._spill.name)}",
+            f"SET allowed_directories = [{sql_text(str(self.export_folder.resolve()))}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
         ]:
@@ -147,11 +148,6 @@ def newest_trace(folder: Path) -> Path:
             continue
         return path
     raise NothingRecorded(f"{folder.resolve()}: no trace here; record one with: ral-trace --duration 10s")
-
-
-def _text(value: str) -> str:
-    """A SQL literal."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _cause(path: Path, error: Exception) -> str:

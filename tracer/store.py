@@ -20,6 +20,7 @@ import duckdb
 
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.text import sql_text
 
 OUTPUT = "output"
 """Catalog of the file that grows. What is staged on the way there are temporary tables, which spill to a private
@@ -29,6 +30,9 @@ folder.
 ROWS_A_GROUP = 61_440
 """Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
 ROWS_A_STATEMENT = 200
+
+WRITTEN_BY_FINISH = ("schema_version", "tool_version")
+"""Facts of trace_info that every trace file gets anew."""
 
 TABLES = {table.name: table for table in schema.TABLES}
 
@@ -62,8 +66,9 @@ class TraceBuilder:
         # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
         previous = os.umask(0o077)
         try:
-            quoted = str(self.partial).replace("'", "''")
-            self.connection.execute(f"ATTACH '{quoted}' AS {OUTPUT} (TYPE duckdb, ROW_GROUP_SIZE {ROWS_A_GROUP})")
+            self.connection.execute(
+                f"ATTACH {sql_text(self.partial)} AS {OUTPUT} (TYPE duckdb, ROW_GROUP_SIZE {ROWS_A_GROUP})"
+            )
         finally:
             os.umask(previous)
         # In one transaction: each would wait for the disk else.
@@ -144,7 +149,7 @@ class TraceBuilder:
         with self.saying_where():
             if not self.derived:
                 derive.derive(self.connection, self.placed_processes)
-            self.info(schema_version=schema.SCHEMA_VERSION, tool_version=version("ral-trace"))
+            self.info(**dict(zip(WRITTEN_BY_FINISH, (schema.SCHEMA_VERSION, version("ral-trace")), strict=True)))
             # Straight into the file, without a log beside it.
             self.connection.execute(f"SET checkpoint_threshold = '1B'; COMMIT; USE memory; DETACH {OUTPUT}")
             self.partial.replace(self.output)

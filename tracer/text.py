@@ -1,4 +1,4 @@
-"""Text out of a trace is untrusted: how to show it where a terminal or a browser might act on it."""
+"""Text out of a trace is untrusted: how to show it where a terminal or a browser might act on it, or SQL would."""
 
 import unicodedata
 
@@ -18,3 +18,8 @@ HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 def _escaped(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def sql_text(value: object) -> str:
+    """SQL: the literal of a text or a path, for statements that take no parameters."""
+    return "'" + str(value).replace("'", "''") + "'"

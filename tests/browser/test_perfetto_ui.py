@@ -7,8 +7,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.exporters.drawn_tracks import LINKS
+from ral_trace.tracer.forms import MARK
 from ral_trace.tracer.importers import import_files
 from ral_trace.tracer.reading import Trace, open_trace
 from tests import perfetto_ui

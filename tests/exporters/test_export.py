@@ -1,5 +1,7 @@
 """Outputs are private, appear whole or not at all, and errors are one line."""
 
+import itertools
+import os
 import stat
 from pathlib import Path
 
@@ -48,6 +50,41 @@ def test_outputs_are_private_and_nothing_else_is_left(tmp_path: Path, name: str)
     assert list(out.parent.iterdir()) == [out]
     assert mode(out) == (0o700 if out.is_dir() else 0o600)
     assert all(mode(path) == 0o600 for path in out.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("how", ["symlink", "hard link", "open to all"])
+@pytest.mark.parametrize("name", ["run.pftrace", "run.otlp.json.gz", "run.csv"])
+def test_what_lies_under_the_temporary_name_is_not_written_to(tmp_path: Path, name: str, how: str) -> None:
+    """It may be an attacker's, or what a killed export of the same process number left."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    victim.chmod(0o666)
+    partial = tmp_path / f".partial-{os.getpid()}-{name}"
+    if how == "symlink":
+        partial.symlink_to(victim)
+    elif how == "hard link":
+        partial.hardlink_to(victim)
+    else:
+        partial.touch()
+        partial.chmod(0o666)
+    with open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace:
+        out = export(trace, tmp_path / name)
+    assert victim.read_text() == "kept"
+    assert (mode(out), out.is_symlink(), out.stat().st_nlink) == (0o600, False, 1)
+    assert not list(tmp_path.glob(".partial*"))
+
+
+def test_a_link_under_the_temporary_name_of_a_folder_leads_nowhere(tmp_path: Path) -> None:
+    kept = tmp_path / "victim" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    (tmp_path / f".partial-{os.getpid()}-run").symlink_to(kept.parent)
+    with (
+        open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace,
+        pytest.raises(RalTraceError, match="could not be written"),
+    ):
+        export(trace, tmp_path / "run")
+    assert list(kept.parent.iterdir()) == [kept]
 
 
 @pytest.mark.parametrize("name", NAMES + OTHERS)
@@ -175,3 +212,24 @@ def test_the_command_line_says_which_part(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--kind", "kernel,"])
     assert ended.value.code == 2
+
+
+def test_times_at_the_limits_of_64_bits_can_be_drawn(tmp_path: Path) -> None:
+    """A clock below zero is moved up, so that what is farthest from it has no place: it is drawn at the very end."""
+    most = 2**63 - 1
+    with TraceBuilder(tmp_path / "run.duckdb") as builder:
+        process = builder.add("process", source=builder.add("source", format="kineto"), pid=5, started_ns=-most)
+        place = {"process": process, "device": builder.add("device", process=process, type="cuda", index=0)}
+        counter = builder.add("counter", series="power", unit="W", **place)
+        for kind, at, duration in itertools.product(("op", "fallback", "transfer"), (-most, 0, most), (0, 5, most)):
+            row = {"category": "host_to_device", "bytes": 7, "flags": 0, **place}
+            builder.add("event", kind=kind, name=f"{at} + {duration}", ts_ns=at, dur_ns=duration, **row)
+        for at in (-most, most):
+            builder.add("counter_value", counter=counter, ts_ns=at, value=1.5)
+        builder.finish()
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        for name in (*NAMES, *OTHERS[:4]):
+            export(trace, tmp_path / name)
+        played = replay(export(trace, tmp_path / "run.pftrace").read_bytes())
+    starts = [one.ts_ns for one in played.slices if one.category != "mark"]
+    assert sorted(starts) == [0] * 9 + [most] * 18

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from ral_trace.tracer.exporters import Window, export
+from ral_trace.tracer.exporters import Window, drawn, export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
@@ -107,6 +107,33 @@ def test_a_process_is_a_resource(tmp_path: Path) -> None:
     }  # fmt: skip
     ids = {span.trace_id for one in request.resource_spans for scope in one.scope_spans for span in scope.spans}
     assert len(ids) == 5
+
+
+def test_spans_are_of_their_process_and_come_from_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a process has none, and where rows are of no process, or of one that is not there."""
+    with TraceBuilder(tmp_path / "run.duckdb") as builder:
+        source = builder.add("source", format="test", clock_zero="unix epoch")
+        for n in range(5):
+            builder.add("process", source=source, name=f"rank {n}", pid=n)
+        of = [3, 1, None, 1, 77, 3, 4] * 300
+        for n, process in enumerate(of):
+            builder.add("event", kind="op", name="x", ts_ns=n, dur_ns=1, process=process, flags=0)
+        builder.finish()
+    opened = []
+    real = drawn.cursor
+    monkeypatch.setattr(drawn, "cursor", lambda trace: opened.append(1) or real(trace))
+    with open_trace(tmp_path / "run.duckdb") as trace:
+        request = exported(trace, tmp_path)
+        assert len(opened) == 1
+        lines = export(trace, tmp_path / "run.otlp.jsonl").read_bytes().splitlines()
+    found = {
+        attributes(one.resource).get("process.pid"): [int.from_bytes(span.span_id, "big") - 1 for span in each.spans]
+        for one in request.resource_spans
+        for each in one.scope_spans
+    }
+    wanted = {pid: [n for n, process in enumerate(of) if process == pid] for pid in range(5)}
+    assert found == {**wanted, None: [n for n, process in enumerate(of) if process in (None, 77)]}
+    assert [len(spans_of(parsed(json.loads(line)))) for line in lines] == [600, 600, 300, 600]
 
 
 def test_other_flows_are_links(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import SLICE_KINDS
+from ral_trace.tracer.forms import MARK
 from ral_trace.tracer.reading import Trace, open_trace
 from tests.awkward import awkward
 from tests.synthetic import training

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ral_trace.tracer.exporters import Window, export
-from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.exporters.drawn_tracks import LINKS
+from ral_trace.tracer.forms import MARK
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
 from ral_trace.tracer.store import TraceBuilder

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ral_trace.tracer.exporters import export
-from ral_trace.tracer.exporters.drawn import MARK, SLICE_KINDS
+from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.exporters.drawn_tracks import LINKS
+from ral_trace.tracer.forms import MARK
 from ral_trace.tracer.importers import import_files
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS, KINDS, TABLES

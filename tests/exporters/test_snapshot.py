@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.importers import import_files
 from ral_trace.tracer.reading import Trace, open_trace
@@ -64,6 +65,29 @@ def test_pytorch_takes_it(tmp_path: Path) -> None:
     summary, told = looked_at_by_torch(snapshot)
     assert f"segments: {regions}\n" in summary
     assert "entries" in told
+
+
+def test_a_chosen_device_alone(tmp_path: Path) -> None:
+    with open_trace(training(tmp_path / "run.duckdb")) as trace:
+        _, snapshot = exported(trace, tmp_path, Window(devices=("ral:1",)))
+        [(allocs,)] = trace.sql("SELECT count(alloc_ns) FROM allocation WHERE device = 1").fetchall()
+        [(regions,)] = trace.sql("SELECT count(*) FROM region WHERE device = 1").fetchall()
+    zero, one = snapshot["device_traces"]
+    assert zero == []
+    assert [entry["action"] for entry in one].count("alloc") == allocs > 0
+    assert {segment["device"] for segment in snapshot["segments"]} == {1}
+    assert len(snapshot["segments"]) == regions
+    assert [device["index"] for device in snapshot["ral_trace"]["devices"]] == [1]
+
+
+def test_kinds_have_no_meaning(tmp_path: Path) -> None:
+    with (
+        open_trace(training(tmp_path / "run.duckdb", launches=20)) as trace,
+        pytest.raises(
+            UsageError, match=r"^--kind has no meaning for a \.pickle, which shows memory alone; leave it out$"
+        ),
+    ):
+        exported(trace, tmp_path, Window(kinds=("alloc",)))
 
 
 def random_memory(path: Path, seed: int) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ral_trace.tracer.exporters import Window, export
+from ral_trace.tracer.exporters import Window, drawn, export, nested
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.store import TraceBuilder
@@ -63,6 +63,7 @@ def test_what_speedscope_asks_for_is_there(tmp_path: Path) -> None:
         found = document(trace, tmp_path)
     assert found["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     assert found.keys() >= {"$schema", "shared", "profiles", "name", "exporter", "activeProfileIndex"}
+    assert found["name"] == "run.duckdb"
     names = [profile["name"] for profile in found["profiles"]]
     assert "train.py · python" in names
     assert any("ral:1" in name and "stream 0" in name for name in names)
@@ -72,6 +73,19 @@ def test_slices_that_overlap_are_kept_apart(tmp_path: Path) -> None:
     with open_trace(awkward(tmp_path / "run.duckdb")) as trace:
         found = document(trace, tmp_path)
     assert any("(overlap 1)" in profile["name"] for profile in found["profiles"])
+
+
+def test_all_tracks_come_from_one_query_however_its_rows_are_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    real = drawn.cursor
+    monkeypatch.setattr(drawn, "cursor", lambda trace: opened.append(1) or real(trace))
+    with open_trace(awkward(tmp_path / "run.duckdb")) as trace:
+        whole = document(trace, tmp_path)
+        assert len(opened) == 1
+        monkeypatch.setattr(nested, "ROWS_AT_ONCE", 3)
+        assert document(trace, tmp_path) == whole
 
 
 def test_a_window_is_a_part(tmp_path: Path) -> None:

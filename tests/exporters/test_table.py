@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,50 @@ def test_a_window_is_a_part(tmp_path: Path) -> None:
             whole = cells(export(trace, tmp_path / "out.csv", window=Window(table=name)))
             part = cells(export(trace, tmp_path / "out.csv", Window(to_ns=3_000_000, table=name)))
             assert 1 < len(part) < len(whole)
+
+
+CURVE = "SELECT count(*) FROM memory_curve WHERE device = 1 AND ts_ns < (SELECT min(ts_ns) FROM event) + 12000000"
+PARTS = [
+    ("memory_curve", Window(devices=("ral:1",)), "SELECT count(*) FROM memory_curve WHERE device = 1"),
+    ("memory_curve", Window(devices=("ral:1",), to_ns=12_000_000, kinds=("alloc",)), CURVE),
+    ("memory_curve", Window(kinds=("kernel",)), "SELECT 0"),
+    ("reserved_curve", Window(devices=("ral:0",)), "SELECT count(*) FROM reserved_curve WHERE device = 0"),
+    ("reserved_curve", Window(kinds=("alloc",)), "SELECT 0"),
+    ("reserved_curve", Window(kinds=("region",)), "SELECT count(*) FROM reserved_curve"),
+    ("device_label", Window(devices=("ral:1",)), "SELECT 1"),
+    ("device", Window(devices=("ral:1",)), "SELECT 1"),
+    ("stream", Window(devices=("ral",)), "SELECT 2"),
+    ("kernels", Window(devices=("ral:1",)), "SELECT count(*) FROM kernels WHERE device = 1"),
+    ("launches", Window(kinds=("kernel",)), "SELECT 0"),
+    ("steps", Window(to_ns=5_000_000), "SELECT count(*) FROM steps WHERE ts_ns < 5000000 + "
+                                       "(SELECT min(ts_ns) FROM event)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "window", "wanted"), PARTS)
+def test_a_part_of_a_table_or_view(tmp_path: Path, name: str, window: Window, wanted: str) -> None:
+    with open_trace(training(tmp_path / "run.duckdb")) as trace:
+        [(rows,)] = trace.sql(wanted).fetchall()
+        assert len(cells(export(trace, tmp_path / "out.csv", replace(window, table=name)))) == 1 + rows
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "option"),
+    [
+        ("steps", Window(devices=("ral:1",)), "--device has"),
+        ("steps", Window(kinds=("annotation",)), "--kind has"),
+        ("device_label", Window(kinds=("kernel",)), "--kind has"),
+        ("device", Window(to_ns=5), "--from and --to have"),
+        ("quality", Window(devices=("ral:1",)), "--device has"),
+    ],
+)
+def test_an_option_without_a_meaning_is_refused(
+    awkward_trace: Trace, tmp_path: Path, name: str, window: Window, option: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        export(awkward_trace, tmp_path / "out.csv", replace(window, table=name))
+    assert str(refused.value) == f"{option} no meaning for {name}; leave that out, or choose another --table"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command(tmp_path: Path) -> None:

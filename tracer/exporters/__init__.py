@@ -79,7 +79,7 @@ def export(trace: Trace, out: Path, window: Window | None = None) -> Path:
         why = str(error).strip().splitlines()[0]
         raise RalTraceError(f"{out}: could not be written ({why}); choose another place with --output") from error
     finally:
-        if partial.is_dir():
+        if partial.is_dir() and not partial.is_symlink():
             shutil.rmtree(partial)
         partial.unlink(missing_ok=True)
     return out

@@ -5,9 +5,10 @@ A stack is the process, its thread or device and stream, the Python lines where 
 then the slices that enclose each other (see `nested.py`). Form: https://github.com/brendangregg/FlameGraph. A semicolon
 in a name is written as a colon, since nothing escapes it there, and a line break as a space."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from ral_trace.tracer.exporters.nested import Nested, Slice
+from ral_trace.tracer.exporters.nested import Nested, Slice, Step
 from ral_trace.tracer.exporters.output import Window, create_private, select
 from ral_trace.tracer.reading import Trace
 
@@ -22,8 +23,8 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     """Writes a line for each stack that has self time. Raises duckdb.Error, OSError."""
     tree = _Tree(_python_frames(trace))
     nested = Nested(trace, select(trace, window))
-    for track in nested.tracks:
-        tree.add(nested, track)
+    for track, steps in nested.tracks():
+        tree.add(nested.path(track), steps)
     with create_private(out) as file:
         for line in tree.lines():
             file.write(f"{line}\n".encode())
@@ -48,11 +49,11 @@ class _Tree:
         self._nodes: dict[tuple[int, str], int] = {}
         self._self_ns: list[int] = []
 
-    def add(self, nested: Nested, track: int) -> None:
+    def add(self, path: list[str], steps: Iterator[Step]) -> None:
         """The slices of a track. Of each lane: node, whether Python lines are above it, its begin, the time inside."""
-        root = self._below(-1, nested.path(track))
+        root = self._below(-1, path)
         lanes: dict[int, list[list[int]]] = {}
-        for step in nested.steps(track):
+        for step in steps:
             opened = lanes.setdefault(step.lane, [])
             if step.begins is not None:
                 node, lined = self._placed(opened[-1] if opened else [root, 0], step.begins)

@@ -26,21 +26,15 @@ from ral_trace.tracer.exporters.drawn_tracks import (
     THREAD,
 )
 from ral_trace.tracer.exporters.output import MAX_NS, UNFINISHED, VALID, Selection
+from ral_trace.tracer.forms import ANNOTATED_ARGS, ANNOTATED_COLUMNS, ANNOTATED_PLACES, MARK
 from ral_trace.tracer.reading import Trace
 
 SLICE_KINDS = (
     "op", "launch", "kernel", "transfer", "sync", "fallback",
     "wait", "runtime", "annotation", "python", "instant", "error",
 )  # fmt: skip
-ANNOTATED_ARGS = ("routed", "route", "reason", "waited_for", "kernel", "vendor", "shapes", "dtypes")
-"""Keys of `event.args` that are shown with a slice."""
-ANNOTATIONS = ("event", "fallback", "category", "bytes", "step", "correlation", "line", *ANNOTATED_ARGS,
-               "on_device", "on_stream")  # fmt: skip
-"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, and `fallback` that of a mark's fallback;
-`on_device` and `on_stream` are ids, of host rows whose track does not tell.
-"""
-MARK = "mark"
-"""The category of the points that are no rows of the trace."""
+ANNOTATIONS = ("event", "fallback", *ANNOTATED_COLUMNS, "line", *ANNOTATED_ARGS, *ANNOTATED_PLACES)
+"""Columns of `slices_sql` that are shown with a slice; `event` is event.id, `fallback` that of a mark's fallback."""
 
 SHAPE_SLICE, SHAPE_OPEN, SHAPE_POINT = 0, 1, 2
 """What a row becomes; numbered as in native/perfetto_encoder.h."""
@@ -101,7 +95,7 @@ def shown_sql(selection: Selection) -> str:
     return f"""
         SELECT *, CASE shape WHEN {SHAPE_OPEN} THEN {MAX_NS} WHEN {SHAPE_SLICE} THEN dur_ns ELSE -1 END AS span
         FROM (
-            SELECT id, ts_ns - ({selection.shift_ns}) AS start_ns, dur_ns,
+            SELECT id, {selection.moved("ts_ns")} AS start_ns, dur_ns,
                    coalesce(nullif(name, ''), kind::VARCHAR) AS name, kind::VARCHAR AS kind,
                    category, bytes, step, correlation, parent, process, thread, device, stream, stack, args,
                    CASE WHEN thread IS NOT NULL AND stream IS NULL THEN device::BIGINT END AS on_device,

@@ -46,7 +46,8 @@ def device_values_sql(selection: Selection) -> str:
 
 
 def _fallbacks(selection: Selection) -> str:
-    rows = f"event WHERE kind = 'fallback' AND dur_ns >= 0 AND {VALID} AND {selection.on()}"
+    whole = f"dur_ns >= 0 AND ts_ns <= {MAX_NS} - dur_ns"
+    rows = f"event WHERE kind = 'fallback' AND {whole} AND {VALID} AND {selection.on()}"
     return f"""
         SELECT {FALLBACKS} + device AS key, ts_ns, 1::HUGEINT AS change FROM {rows}
         UNION ALL
@@ -96,7 +97,7 @@ def _values_in_window(selection: Selection, values: str) -> str:
     end = MAX_NS if selection.to_ns is None else selection.to_ns
     shift = selection.shift_ns
     return f"""
-        SELECT key, greatest(ts_ns, {begin}) - ({shift}) AS ts_ns, value
+        SELECT key, {selection.moved(f"greatest(ts_ns, {begin})")} AS ts_ns, value
         FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY key ORDER BY ts_ns) AS next_ns
               FROM ({values}) WHERE key IS NOT NULL AND value IS NOT NULL)
         WHERE ts_ns < {end} AND (ts_ns >= {begin} OR next_ns IS NULL OR next_ns > {begin}) AND ts_ns >= {shift}

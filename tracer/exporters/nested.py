@@ -6,13 +6,13 @@ apart by lanes. Points are no slices, so they are left out; a slice without an e
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
 from ral_trace.tracer import _native
-from ral_trace.tracer.exporters import drawn
-from ral_trace.tracer.exporters.drawn_tracks import tracks
+from ral_trace.tracer.exporters import drawn, drawn_tracks
 from ral_trace.tracer.exporters.output import MAX_NS, Selection
 from ral_trace.tracer.reading import Trace
 
@@ -42,16 +42,14 @@ class Nested:
 
     def __init__(self, trace: Trace, selection: Selection) -> None:
         self._trace = trace
-        self._slices = drawn.slices_sql(selection)
+        self._slices = f"(SELECT * FROM ({drawn.shown_sql(selection)}) WHERE {SLICES})"
         [(first, last)] = trace.sql(f"""
             SELECT min(start_ns), max(start_ns::HUGEINT + if(shape = {drawn.SHAPE_SLICE}, dur_ns, 0))
-            FROM ({self._slices}) WHERE {SLICES}
+            FROM {self._slices}
         """).fetchall()
         self.first_ns = 0 if first is None else int(first)
         self.last_ns = 0 if last is None else min(int(last), MAX_NS)
-        found = trace.sql(f"SELECT DISTINCT track FROM ({self._slices}) WHERE {SLICES} ORDER BY track").fetchall()
-        self.tracks: list[int] = [track for (track,) in found]
-        self._described = {track.key: track for track in tracks(trace)}
+        self._described = {track.key: track for track in drawn_tracks.tracks(trace)}
 
     def path(self, track: int) -> list[str]:
         """The names of a track and of those above it, outermost first."""
@@ -62,30 +60,43 @@ class Nested:
             key = self._described[key].parent
         return names or ["unknown track"]
 
-    def steps(self, track: int) -> Iterator[Step]:
-        """Begins and ends of a track's slices: in each lane they nest, and times never go back."""
-        lanes = _native.TrackLanes()
+    def tracks(self) -> Iterator[tuple[int, Iterator[Step]]]:
+        """The tracks, and begins and ends of the slices of each: in each lane they nest, and times never go back.
+
+        They come from one query, so that those of a track are gone when the next one is asked for.
+        """
+        for track, placed in groupby(self._placed(), key=itemgetter(0)):
+            yield track, self._steps(placed)
+
+    def _steps(self, placed: Iterator["_Placed"]) -> Iterator[Step]:
         opened: dict[int, list[int]] = {}
-        with drawn.cursor(self._trace) as connection:
-            found = connection.execute(f"""
-                SELECT s.start_ns, s.name, e.stack, CASE s.shape WHEN {drawn.SHAPE_SLICE}
-                       THEN least(s.start_ns::HUGEINT + s.dur_ns, {MAX_NS})::BIGINT END
-                FROM ({self._slices}) s JOIN event e ON e.id = s.id WHERE s.track = {track} AND {SLICES}
-                ORDER BY s.start_ns, if(s.shape = {drawn.SHAPE_OPEN}, {MAX_NS}, s.dur_ns) DESC, s.id DESC""")
-            while rows := found.fetchmany(ROWS_AT_ONCE):
-                for lane, (start, name, stack, end) in zip(_placed(lanes, track, rows), rows, strict=True):
-                    ends = opened.setdefault(lane, [])
-                    while ends and ends[-1] <= start:
-                        yield Step(lane, ends.pop(), None)
-                    yield Step(lane, start, Slice(name, stack))
-                    ends.append(self.last_ns if end is None else end)
+        for _, lane, start, end, begun in placed:
+            ends = opened.setdefault(lane, [])
+            while ends and ends[-1] <= start:
+                yield Step(lane, ends.pop(), None)
+            yield Step(lane, start, begun)
+            ends.append(self.last_ns if end is None else end)
         for lane, ends in opened.items():
             while ends:
                 yield Step(lane, ends.pop(), None)
 
+    def _placed(self) -> Iterator["_Placed"]:
+        """All slices, track by track; of those that begin together the one that encloses first."""
+        lanes = _native.TrackLanes()
+        with drawn.cursor(self._trace) as connection:
+            found = connection.execute(f"""
+                SELECT track, start_ns, CASE shape WHEN {drawn.SHAPE_SLICE}
+                       THEN least(start_ns::HUGEINT + dur_ns, {MAX_NS})::BIGINT END, name, stack
+                FROM {self._slices} ORDER BY track, start_ns, span DESC, id DESC""")
+            while rows := found.fetchmany(ROWS_AT_ONCE):
+                tracks = np.array([row[0] for row in rows], np.int64)
+                starts = np.array([row[1] for row in rows], np.int64)
+                ends = np.array([MAX_NS if row[2] is None else row[2] for row in rows], np.int64)
+                for lane, (track, start, end, name, stack) in zip(
+                    lanes.place(tracks, starts, ends).tolist(), rows, strict=True
+                ):
+                    yield track, lane, start, end, Slice(name, stack)
 
-def _placed(lanes: _native.TrackLanes, track: int, rows: list[tuple[Any, ...]]) -> list[int]:
-    starts = np.array([row[0] for row in rows], np.int64)
-    ends = np.array([MAX_NS if row[3] is None else row[3] for row in rows], np.int64)
-    placed: list[int] = lanes.place(np.full(len(rows), track, np.int64), starts, ends).tolist()
-    return placed
+
+_Placed = tuple[int, int, int, int | None, Slice]
+"""Track, lane, start, end (None: never seen), the slice."""

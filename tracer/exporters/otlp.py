@@ -17,8 +17,12 @@ import hashlib
 import json
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
+
+import duckdb
 
 from ral_trace.tracer.exporters import drawn
 from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_packed, select
@@ -63,16 +67,16 @@ def write(trace: Trace, out: Path, window: Window) -> None:
 
 
 def _write_lines(file: IO[bytes], spans: "_Spans") -> None:
-    for process in spans.processes():
-        for chunk in spans.of(process):
+    for process, chunks in spans.by_process():
+        for chunk in chunks:
             file.write(f'{{"resourceSpans":[{_before(process)}{",".join(chunk)}{_AFTER}]}}\n'.encode())
 
 
 def _write_document(file: IO[bytes], spans: "_Spans") -> None:
     file.write(b'{"resourceSpans":[')
-    for number, process in enumerate(spans.processes()):
+    for number, (process, chunks) in enumerate(spans.by_process()):
         file.write(f"{',' if number else ''}{_before(process)}".encode())
-        for part, chunk in enumerate(spans.of(process)):
+        for part, chunk in enumerate(chunks):
             file.write(f"{',' if part else ''}{','.join(chunk)}".encode())
         file.write(_AFTER.encode())
     file.write(b"]}\n")
@@ -118,7 +122,7 @@ class _Spans:
         seed = json.dumps([facts, sources, selection.first_ns])
         self._seed = hashlib.sha256(seed.encode()).hexdigest()
 
-    def processes(self) -> list[dict[str, Any]]:
+    def _processes(self) -> list[dict[str, Any]]:
         """With what their sources say; last one without an id, for rows that point to none."""
         found = self._trace.rows("""
             SELECT p.id, p.pid, p.rank, p.host, p.name, p.command_line, s.program, s.producer, s.clock_zero
@@ -131,34 +135,39 @@ class _Spans:
         moved = -self._selection.shift_ns or None
         return [{**process, "moved_up_ns": moved} for process in found]
 
-    def of(self, process: dict[str, Any]) -> Iterator[list[str]]:
-        """The spans of one process, in chunks, by start."""
-        with drawn.cursor(self._trace) as connection:
-            found = connection.execute(self._texts_sql(process["id"]))
-            while chunk := found.fetchmany(SPANS_AT_ONCE):
-                yield [text for (text,) in chunk]
+    def by_process(self) -> Iterator[tuple[dict[str, Any], Iterator[list[str]]]]:
+        """Each process, and its spans in chunks, by start.
 
-    def _texts_sql(self, process: int | None) -> str:
-        """Rows: a span as JSON text."""
+        They come from one query, so that those of a process are gone when the next one is asked for.
+        """
+        with drawn.cursor(self._trace) as connection:
+            groups = groupby(_rows(connection.execute(self._texts_sql())), key=itemgetter(0))
+            home, rows = next(groups, _NO_MORE)
+            for process in self._processes():
+                if process["id"] == home:
+                    yield process, _chunked(text for _, text in rows)
+                    home, rows = next(groups, _NO_MORE)
+                else:
+                    yield process, iter(())
+
+    def _texts_sql(self) -> str:
+        """Rows: the process or NULL, a span as JSON text; in the order of `_processes`."""
         attributes = ", ".join(
             f'CASE WHEN {column} IS NOT NULL THEN \'{{"key":"{key}","value":{{"{kind}":\' || '
             f"to_json({column}::VARCHAR) || '}}}}' END"
             for column, (key, kind) in ATTRIBUTES.items()
         )
         return f"""
-            SELECT concat('{{"traceId":"', {self._trace_id("process")}, '","spanId":"', {_span_id("id")},
+            SELECT home, concat('{{"traceId":"', {self._trace_id("process")}, '","spanId":"', {_span_id("id")},
                    '"', ',"parentSpanId":"' || {_span_id("above")} || '"', ',"name":', to_json(name), ',"kind":',
                    CASE WHEN kind = 'launch' THEN {PRODUCER} WHEN kind IN ('kernel', 'transfer') THEN {CONSUMER}
                         ELSE {INTERNAL} END,
                    ',"startTimeUnixNano":"', start_ns, '","endTimeUnixNano":"', end_ns, '","attributes":[',
                    concat_ws(',', {attributes}), ']', ',"links":[' || links || ']',
                    CASE WHEN kind = 'error' THEN ',"status":{{"code":{STATUS_ERROR}}}' END, '}}')
-            FROM ({self._spans_sql(process)}) ORDER BY start_ns, id"""
+            FROM ({self._spans_sql()}) ORDER BY home NULLS LAST, start_ns, id"""
 
-    def _spans_sql(self, process: int | None) -> str:
-        which = f"process = {process}"
-        if process is None:
-            which = "(process IS NULL OR process NOT IN (SELECT id FROM process WHERE id IS NOT NULL))"
+    def _spans_sql(self) -> str:
         shown = drawn.shown_sql(self._selection)
         link = f"""'{{"traceId":"' || {self._trace_id("o.process")} || '","spanId":"' || {_span_id("o.id")} ||
             '","attributes":[{{"key":"ral_trace.flow","value":{{"stringValue":' || to_json(f.kind) || '}}}}]}}'"""
@@ -172,15 +181,16 @@ class _Spans:
             places AS (
                 SELECT s.id AS stream, any_value(s.number) AS stream_number FROM stream s GROUP BY 1),
             frames AS (SELECT id AS stack, any_value(frames[1]) AS frame FROM stack GROUP BY 1)
-            SELECT e.id, e.name, e.kind, e.category, e.start_ns, e.process, e.bytes, e.step, e.correlation, e.args,
-                   CASE WHEN e.shape = {drawn.SHAPE_SLICE} THEN least(e.start_ns::HUGEINT + e.dur_ns, {MAX_NS})
+            SELECT home, e.id, e.name, e.kind, e.category, e.start_ns, e.process, e.bytes, e.step, e.correlation,
+                   e.args, CASE WHEN e.shape = {drawn.SHAPE_SLICE} THEN least(e.start_ns::HUGEINT + e.dur_ns, {MAX_NS})
                         ELSE e.start_ns END AS end_ns,
                    CASE e.shape WHEN {drawn.SHAPE_OPEN} THEN 'unfinished' WHEN {drawn.SHAPE_POINT} THEN
                         CASE WHEN e.kind IN ('instant', 'error') THEN 'point' ELSE 'duration unknown' END
                    END AS shape_name,
                    above.id AS above, linked.links, t.tid, t.name AS thread_name, d.label AS device_name,
                    places.stream_number, frame.file AS file, frame.line AS line, frame."function" AS "function"
-            FROM (SELECT * FROM shown WHERE {which}) e
+            FROM shown e
+            LEFT JOIN (SELECT DISTINCT id AS home FROM process) p ON home = e.process
             LEFT JOIN started USING (id)
             LEFT JOIN (SELECT id, process FROM shown) above
                    ON above.id = coalesce(e.parent, started.launch) AND above.process IS NOT DISTINCT FROM e.process
@@ -194,6 +204,20 @@ class _Spans:
     def _trace_id(self, process: str) -> str:
         """SQL: the 16 bytes of a process's trace id, as OTLP/JSON writes them."""
         return f"md5('{self._seed}:' || coalesce({process}::VARCHAR, ''))"
+
+
+_NO_MORE: tuple[Any, Iterator[tuple[Any, str]]] = (object(), iter(()))
+"""No process's id; None is one."""
+
+
+def _rows(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, str]]:
+    while rows := found.fetchmany(SPANS_AT_ONCE):
+        yield from rows
+
+
+def _chunked(texts: Iterator[str]) -> Iterator[list[str]]:
+    while chunk := list(islice(texts, SPANS_AT_ONCE)):
+        yield chunk
 
 
 def _span_id(event: str) -> str:

@@ -5,18 +5,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-from isal import igzip
+from typing import IO
 
 from ral_trace.tracer.errors import UsageError
+from ral_trace.tracer.forms import GZIP
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import FLAGS, KINDS
+from ral_trace.tracer.text import sql_text
 
 VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
 UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"
 MAX_NS = 2**63 - 1
-GZIP: Any = igzip.IGzipFile
 COMPRESSION_LEVEL = 1
 """isal's: 0 to 3."""
 
@@ -88,6 +87,12 @@ class Selection:
     def shift_ns(self) -> int:
         """Viewers' times are unsigned: a trace whose clock begins below zero is moved up to it."""
         return min(0, self.first_ns)
+
+    def moved(self, column: str) -> str:
+        """SQL: a time as viewers get it. One that then has no place in 64 bits is at their end."""
+        if not self.shift_ns:
+            return column
+        return f"least({column}::HUGEINT - ({self.shift_ns}), {MAX_NS})::BIGINT"
 
     def events(self) -> str:
         """SQL: whether a row of `event` is in the part. Rows are taken or left whole, never cut."""
@@ -219,8 +224,13 @@ def create_packed(path: Path) -> Iterator[IO[bytes]]:
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """Creates a file for its owner only: a trace holds paths, command lines and source lines. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+    """Creates a file for its owner only: a trace holds paths, command lines and source lines. Raises OSError.
+
+    What is there already goes first, such as what an export of the same process number left when it was killed. It is
+    never written to: in a folder for all it could be a link, or a file that its owner lets everybody read.
+    """
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def _all_of(conditions: Sequence[str]) -> str:
@@ -229,4 +239,4 @@ def _all_of(conditions: Sequence[str]) -> str:
 
 def _texts(values: Sequence[str]) -> str:
     """SQL: a list of literals."""
-    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return ", ".join(map(sql_text, values))

@@ -30,13 +30,13 @@ import numpy as np
 from ral_trace.tracer import _native
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
 from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_packed, cut_note, select
+from ral_trace.tracer.forms import JSON_VERSION
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 
 FORMAT = "ral-trace JSON"
 ENDINGS: tuple[str, ...] = (".json", ".json.gz")
 
-FORMAT_VERSION = 1
 MADE_UP_ID = 10_000_000
 """The first pid and tid given out to tracks that have none of their own; Linux gives out none above 2**22."""
 ROWS_AT_ONCE = 20_000
@@ -51,7 +51,7 @@ def write(trace: Trace, out: Path, window: Window) -> None:
 
 def _write_document(trace: Trace, file: IO[bytes], selection: Selection) -> None:
     zero_ns = _zero_ns(trace, selection)
-    head = {"format": FORMAT_VERSION, "schema_version": SCHEMA_VERSION, "zero_ns": zero_ns}
+    head = {"format": JSON_VERSION, "schema_version": SCHEMA_VERSION, "zero_ns": zero_ns}
     file.write(f'{{"ralTrace":{json.dumps(head, separators=(",", ":"))[:-1]},"tables":{{\n'.encode())
     conditions = selection.tables()
     for table in TABLES:

@@ -29,6 +29,7 @@ from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters.output import Window, cut_note, select
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
+from ral_trace.tracer.text import sql_text
 
 FORMAT = "Parquet"
 ENDINGS: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ def _write_run(trace: Trace, out: Path, window: Window, run: str, taken: Mapping
         if table.name == "quality":
             rows += cut_note(selection)
         options = "FORMAT parquet, PARTITION_BY (rank), FILENAME_PATTERN 'part-{i}'"
-        trace.connection.execute(f"COPY ({_ranked(table, rows, taken)}) TO {_text(staged)} ({options})")
+        trace.connection.execute(f"COPY ({_ranked(table, rows, taken)}) TO {sql_text(staged)} ({options})")
         if not any(staged.rglob("*.parquet")):
             _write_empty(trace, table, staged)
         _make_private(staged)
@@ -144,7 +145,7 @@ def _write_empty(trace: Trace, table: Table, staged: Path) -> None:
     folder = staged / f"rank={NO_RANK}"
     folder.mkdir(parents=True, exist_ok=True)
     columns = ", ".join(f'"{column}"' for column in table.columns if column != "rank")
-    part = _text(folder / "part-0.parquet")
+    part = sql_text(folder / "part-0.parquet")
     trace.connection.execute(f"COPY (SELECT {columns} FROM {table.name} WHERE false) TO {part} (FORMAT parquet)")
 
 
@@ -177,7 +178,7 @@ def _taken(data_set: Path) -> dict[str, int]:
     with duckdb.connect() as connection:
 
         def rows_of(table: str) -> str:
-            files = _text(Path(glob.escape(str(data_set))) / table / "run=*" / "rank=*" / "*.parquet")
+            files = sql_text(Path(glob.escape(str(data_set))) / table / "run=*" / "rank=*" / "*.parquet")
             return f"read_parquet({files}, hive_partitioning = false)"
 
         versions = connection.sql(f"SELECT value FROM {rows_of('trace_info')} WHERE key = 'schema_version'").fetchall()
@@ -223,8 +224,3 @@ def _make_private(folder: Path) -> None:
     folder.chmod(0o700)
     for path in folder.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _text(path: Path) -> str:
-    """SQL: a literal."""
-    return "'" + str(path).replace("'", "''") + "'"

@@ -23,7 +23,7 @@ from isal import isal_zlib
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
-from ral_trace.tracer.exporters.output import Selection, Window, create_private, select
+from ral_trace.tracer.exporters.output import COMPRESSION_LEVEL, Selection, Window, create_private, select
 from ral_trace.tracer.exporters.perfetto_places import places_packet, varint
 from ral_trace.tracer.reading import Trace
 
@@ -31,8 +31,6 @@ FORMAT = "Perfetto"
 ENDINGS: tuple[str, ...] = (".pftrace",)
 
 NO_PARENT = _native.PERFETTO_NO_PARENT
-COMPRESSION_LEVEL = 1
-"""isal's: 0 to 3."""
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters.output import Selection, Window, create_private, select
 from ral_trace.tracer.reading import Trace
 
@@ -30,10 +31,15 @@ Entry = dict[str, Any]
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:
-    """Writes the devices' memory; of a window, what happened in it and what there was at its end. Raises OSError."""
+    """Writes the devices' memory; of a window, what happened in it and what there was at its end.
+
+    Raises UsageError, OSError.
+    """
+    if window.kinds:
+        raise UsageError("--kind has no meaning for a .pickle, which shows memory alone; leave it out")
     selection = select(trace, window)
     stacks = _Stacks(trace)
-    devices = _devices(trace)
+    devices = _devices(trace, selection)
     traces: list[list[Entry]] = [[] for _ in range(1 + max((device.position for device in devices), default=-1))]
     segments: list[Entry] = []
     for device in devices:
@@ -58,10 +64,11 @@ class _Device:
     """In `device_traces`."""
 
 
-def _devices(trace: Trace) -> list[_Device]:
-    """Those with blocks or regions. Their own numbers stay where they tell them apart."""
-    rows = trace.rows("""
-        SELECT * FROM device WHERE id IN (SELECT device FROM allocation UNION SELECT device FROM region) ORDER BY id""")
+def _devices(trace: Trace, selection: Selection) -> list[_Device]:
+    """The chosen ones with blocks or regions. Their own numbers stay where they tell them apart."""
+    rows = trace.rows(f"""
+        SELECT * FROM device WHERE id IN (SELECT device FROM allocation UNION SELECT device FROM region)
+        AND {selection.on("id")} ORDER BY id""")
     numbers = [row["index"] for row in rows]
     kept = len(set(numbers)) == len(numbers) and all(n is not None and 0 <= n < MOST_POSITIONS for n in numbers)
     return [_Device(row, row["index"] if kept else n) for n, row in enumerate(rows)]

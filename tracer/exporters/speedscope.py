@@ -5,10 +5,11 @@ so that they are exact in JavaScript. Slices that overlap without nesting get pr
 what is left out."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ral_trace.tracer.exporters.nested import Nested
+from ral_trace.tracer.exporters.nested import Nested, Step
 from ral_trace.tracer.exporters.output import Window, create_private, select
 from ral_trace.tracer.reading import Trace
 
@@ -22,7 +23,7 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     """Writes the slices of a trace. Raises duckdb.Error, OSError."""
     nested = Nested(trace, select(trace, window))
     with create_private(out) as file:
-        _Document(file, nested, out.name).write()
+        _Document(file, nested, trace.path.name).write()
 
 
 class _Document:
@@ -38,21 +39,21 @@ class _Document:
     def write(self) -> None:
         head = {"$schema": SCHEMA, "exporter": "ral-trace", "name": self._name, "activeProfileIndex": 0}
         self._put(f'{json.dumps(head)[:-1]}, "profiles": [\n')
-        for track in self._nested.tracks:
-            self._write_track(track)
+        for track, steps in self._nested.tracks():
+            self._write_track(track, steps)
         if not self._profiles:
             self._write_profile("no slices", [])
         frames = ",\n".join(json.dumps({"name": name}) for name in self._frames)
         self._put(f'\n], "shared": {{"frames": [\n{frames}\n]}}}}\n')
 
-    def _write_track(self, track: int) -> None:
+    def _write_track(self, track: int, steps: Iterator[Step]) -> None:
         """The events of the first lane go to the file as they come; those of further lanes, which are few, wait."""
         opened: dict[int, list[int]] = {}
         others: dict[int, list[str]] = {}
         name = " \u00b7 ".join(self._nested.path(track))
         self._begin(name)
         separator = ""
-        for step in self._nested.steps(track):
+        for step in steps:
             frames = opened.setdefault(step.lane, [])
             if step.begins is not None:
                 frames.append(self._frame(step.begins.name))

@@ -8,13 +8,14 @@ left alone.
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import duckdb
 
 from ral_trace.tracer.errors import UsageError
-from ral_trace.tracer.exporters.output import Window, create_private, select
+from ral_trace.tracer.exporters.output import COUNTED_KINDS, Selection, Window, create_private, select
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import TABLES, VIEWS
 
@@ -66,24 +67,56 @@ def _query(trace: Trace, window: Window) -> str:
 
 
 def _table_query(trace: Trace, window: Window, table: str) -> str:
-    """All rows of a table or view; of a window those that belong to it. Views of events follow their event."""
+    """All rows of a table or view; of a window those that belong to it."""
     sorts = {one.name: one.sort for one in TABLES}
     known = [*sorts, *(view.name for view in VIEWS)]
     if table not in known:
         raise UsageError(f"there is no table {table}; choose one of: {', '.join(known)}")
-    selection = select(trace, window)
-    conditions = selection.tables()
-    condition = conditions.get(table, "true")
-    if table not in sorts and conditions:
-        columns = trace.sql(f"SELECT * FROM {table} LIMIT 0").columns
-        if "id" in columns:
-            condition = f"id IN (SELECT id FROM event WHERE {conditions['event']})"
-        elif "ts_ns" in columns:
-            condition = selection.at("ts_ns")
+    condition = _condition(select(trace, window), table)
     order = sorts.get(table, "") or ("ts_ns, id" if table in EVENT_VIEWS else "")
     return f"SELECT * FROM {table} WHERE {condition}" + (f" ORDER BY {order}" if order else "")
 
 
+def _condition(selection: Selection, table: str) -> str:
+    """SQL: whether a row of a table or view is in the part. Raises UsageError for what has no meaning there."""
+    conditions = selection.tables()
+    if table in EVENT_VIEWS and conditions:
+        return f"id IN (SELECT id FROM event WHERE {conditions['event']})"
+    if table in conditions or not conditions:
+        return conditions.get(table, "true")
+    part, window = PARTS.get(table, Part()), selection.window
+    for options, given, meant in (
+        ("--from and --to have", window.from_ns is not None or window.to_ns is not None, part.time),
+        ("--device has", window.devices, part.device),
+        ("--kind has", window.kinds, part.kinds),
+    ):
+        if given and not meant:
+            raise UsageError(f"{options} no meaning for {table}; leave that out, or choose another --table")
+    if not selection.has(*part.kinds):
+        return "false"
+    at = selection.at(part.time) if part.time else "true"
+    return f"{at} AND {selection.on(part.device, or_none=table == 'counter')}" if part.device else at
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a window has to do with rows that are no events: their columns of time and device; what they count."""
+
+    time: str | None = None
+    device: str | None = None
+    kinds: tuple[str, ...] = ()
+
+
+PARTS = {
+    "memory_curve": Part("ts_ns", "device", COUNTED_KINDS["allocation"]),
+    "reserved_curve": Part("ts_ns", "device", COUNTED_KINDS["region"]),
+    "steps": Part(time="ts_ns"),
+    "device_label": Part(device="device"),
+    "device": Part(device="id"),
+    "stream": Part(device="device"),
+    "counter": Part(device="device"),
+}
+"""Tables and views beside those of events and of `Selection.tables`; the rest knows no time, device or kind."""
 EVENT_VIEWS = ("events", "launches", "kernels", "transfers", "syncs", "fallbacks")
 
 

@@ -16,13 +16,13 @@ from typing import IO, Any, cast
 from isal import igzip, igzip_lib
 
 from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.forms import GZIP
 from ral_trace.tracer.importers.sqlite import SQLITE_MAGIC, table_names
 
 HEAD_BYTES = 64 * 1024
 PIECE_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
-GZIP: Any = igzip.IGzipFile
 DAMAGED: tuple[type[Exception], ...] = (
     zlib.error, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile, lzma.LZMAError,
     NotImplementedError,  # how zipfile says that it does not know a method of compression

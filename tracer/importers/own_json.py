@@ -13,22 +13,21 @@ from typing import IO, Any
 import duckdb
 
 from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.forms import JSON_VERSION
 from ral_trace.tracer.importers.opening import Head, opened
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
-from ral_trace.tracer.store import TraceBuilder
+from ral_trace.tracer.store import WRITTEN_BY_FINISH, TraceBuilder
+from ral_trace.tracer.text import sql_text
 
 FORMAT = "ral-trace JSON"
 
-FORMAT_VERSION = 1
 HEAD = re.compile(rb'^\{"ralTrace":(\{[^{}]*),"tables":\{\n$')
 BEGIN = re.compile(rb'^"([a-z_]+)":\[\n$')
 """Of a table."""
 END_OF_TABLES = b"]}},\n"
 END_OF_FILE = b"]}\n"
 AGAIN = "export the trace again"
-WRITTEN_BY_FINISH = ("schema_version", "tool_version")
-"""Facts of trace_info that every trace file gets anew."""
 
 
 def sniff(head: Head) -> float:
@@ -127,9 +126,8 @@ def _load(path: Path, builder: TraceBuilder, table: Table, rows: Path, longest: 
     }
     columns = ", ".join(f"'{column}': '{kind}'" for column, kind in types.items())
     names = ", ".join(f'"{column}"' for column in table.columns)
-    quoted = str(rows).replace("'", "''")
     query = f"""
-        SELECT {names} FROM read_json('{quoted}', format = 'newline_delimited', columns = {{{columns}}},
+        SELECT {names} FROM read_json({sql_text(rows)}, format = 'newline_delimited', columns = {{{columns}}},
                                       maximum_object_size = {max(longest + 1, 1 << 24)})"""
     if table.name == "trace_info":
         query += f" WHERE key NOT IN {WRITTEN_BY_FINISH}"
@@ -149,8 +147,8 @@ def _parsed(path: Path, text: bytes) -> Any:
 
 def _check_versions(path: Path, head: Any) -> None:
     found = (head.get("format"), head.get("schema_version"))
-    if found != (FORMAT_VERSION, SCHEMA_VERSION):
-        ours = f"this ral-trace reads {FORMAT_VERSION} and {SCHEMA_VERSION}"
+    if found != (JSON_VERSION, SCHEMA_VERSION):
+        ours = f"this ral-trace reads {JSON_VERSION} and {SCHEMA_VERSION}"
         cause = f"has format {found[0]} and schema version {found[1]}, and {ours}"
         raise InputRefused(path, cause, "install the ral-trace that wrote it, or export it again")
 

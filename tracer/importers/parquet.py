@@ -21,7 +21,7 @@ from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
-from ral_trace.tracer.store import OUTPUT, TraceBuilder
+from ral_trace.tracer.store import OUTPUT, WRITTEN_BY_FINISH, TraceBuilder
 
 FORMAT = "ral-trace Parquet"
 
@@ -30,8 +30,6 @@ RUN = re.compile(r"run=(.+)\Z", re.DOTALL)
 RANK = re.compile(r"rank=(-?[0-9]{1,10}|__HIVE_DEFAULT_PARTITION__)\Z")
 NO_RANK = "__HIVE_DEFAULT_PARTITION__"
 AGAIN = "export the trace again"
-WRITTEN_BY_FINISH = ("schema_version", "tool_version")
-"""Facts of trace_info that every trace file gets anew."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
+from ral_trace.tracer.forms import ANNOTATED_COLUMNS, ANNOTATED_PLACES, MARK
 from ral_trace.tracer.importers.args import args_text
 from ral_trace.tracer.importers.perfetto_sequence import Sequence
 from ral_trace.tracer.importers.perfetto_tracks import Place, Tracks
@@ -18,10 +19,8 @@ from ral_trace.tracer.schema import FLAGS, KINDS
 
 MAX_OPEN = 4096
 """Slices open at one time on one track; Perfetto's own reader takes 255."""
-OUR_COLUMNS = ("event", "category", "bytes", "step", "correlation", "line", "on_device", "on_stream")
+OUR_COLUMNS = ("event", *ANNOTATED_COLUMNS, "line", *ANNOTATED_PLACES)
 """Debug annotations of a trace of ours that are columns of `event`; `event`, its id there, tells a row of ours."""
-MARK = "mark"
-"""The category of points that repeat a fallback of ours on its device's track: no rows."""
 UNFINISHED = FLAGS["UNFINISHED"]
 MOST_NS = 2**61
 """73 years: sums of two times stay within 64 bits."""

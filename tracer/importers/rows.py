@@ -6,6 +6,7 @@ one line of `quality` a kind of fault, never more.
 """
 
 import json
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,6 +31,7 @@ TIME_BEYOND = "events at a time that no clock counts: left out"
 DURATION_BEYOND = "events with a duration that no clock counts: kept without it, and out of all sums"
 BYTES_BEYOND = "numbers of bytes that cannot be: taken as unknown"
 EXAMPLE_CHARACTERS = 200
+UNREADABLE = re.compile(r"[\0\ud800-\udfff]")
 NOT_UTF8 = "parts of the text are not UTF-8: replaced"
 
 FRAMES_FORM = '[{"file": "VARCHAR", "line": "INTEGER", "function": "VARCHAR"}]'
@@ -214,7 +216,7 @@ def text(value: str | None) -> str | None:
     """Text as every reader can hold it: without NUL and lone surrogates, which become U+FFFD."""
     if value is None or (value.isascii() and "\0" not in value):
         return value
-    return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return UNREADABLE.sub("\ufffd", value)
 
 
 def _fitting(table: str, column: str, value: Any) -> Any:

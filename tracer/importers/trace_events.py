@@ -162,7 +162,7 @@ def _bound(rows: Rows, sizes: Iterable[str]) -> None:
 
 
 def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapping[str, str]) -> list[str]:
-    """Fills `raw_row`, and returns the columns that have values; the file is read and scanned in a thread of its own meanwhile.
+    """Fills `raw_row`, and returns its columns that have values. A thread of its own reads and scans meanwhile.
 
     It is a view of `stored_row`, which has no more columns than the file has values for: most files lack half of them,
     and each costs as much when it is empty.
