@@ -365,7 +365,7 @@ def test_what_an_alloc_says_beside_is_kept(tmp_path: Path) -> None:
             "pool": "3",
             "node": "linear",
             "category": "parameter",
-            "noted": "phase \ufffd\ufffd\ufffd A",
+            "noted": "phase \ufffd A",
             "compiled": "0/1",
         }
 

@@ -364,5 +364,5 @@ def test_a_zip_that_nobody_can_unpack_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8] = data[data.find(b"PK\1\2") + 10] = 99  # the method of compression, in both headers
     path.write_bytes(data)
-    with pytest.raises(InputRefused, match=r"odd\.zip: the compressed file is damaged \(That compression method"):
+    with pytest.raises(InputRefused, match=r"odd\.zip: .* made in an unknown way \(That compression"):
         import_files([path], tmp_path / "out.duckdb")

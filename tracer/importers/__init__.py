@@ -124,11 +124,9 @@ class _Inputs:
         self._seen: set[tuple[int, int]] = set()
         known = ", ".join(importer.FORMAT for importer in IMPORTERS)
         for path in files:
-            if not os.path.lexists(path):
-                self.errors.append(InputRefused(path, "there is no such file", "see what is here with: ls"))
-            elif self._add(path):
+            if self._add(path):
                 continue
-            elif path.is_file() and is_trace_file(path):
+            if path.is_file() and is_trace_file(path):
                 self.errors.append(InputRefused(path, "is a trace already", "read it with: ral-trace --report"))
             else:
                 what = "is a folder without any file of a format" if path.is_dir() else "is of no format"

@@ -76,7 +76,7 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
         CREATE OR REPLACE TEMP TABLE step_interval (process INTEGER, step BIGINT, ts_ns BIGINT, end_ns BIGINT)""")
     for _, pattern in STEP_SOURCES:
         stating = "(FROM named_annotation WHERE regexp_matches(name, $1))"
-        if connection.execute(f"FROM {stating} LIMIT 1", [pattern]).fetchone():
+        if connection.execute(f"FROM {stating} LIMIT 1", [pattern]).fetchall():
             connection.execute(
                 f"""INSERT INTO step_interval
                     SELECT process, try_cast(regexp_extract(name, $1, 1) AS BIGINT) AS step, ts_ns, end_ns
@@ -87,8 +87,8 @@ def _find_steps(connection: duckdb.DuckDBPyConnection) -> int:
             break
     else:
         connection.execute(f"INSERT INTO step_interval {optimizer_steps('mapped')}")
-    found = connection.execute("SELECT count(*) FROM step_interval").fetchone()
-    return int(found[0]) if found else 0
+    [(found,)] = connection.execute("SELECT count(*) FROM step_interval").fetchall()
+    return int(found)
 
 
 def _place(connection: duckdb.DuckDBPyConnection, steps: int, tolerance_ns: int) -> None:

@@ -25,7 +25,6 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 DAMAGED: tuple[type[Exception], ...] = (
     zlib.error, igzip.BadGzipFile, cast(Any, igzip_lib).IsalError, zipfile.BadZipFile, lzma.LZMAError,
-    NotImplementedError,  # how zipfile says that it does not know a method of compression
 )  # fmt: skip
 
 
@@ -79,7 +78,7 @@ def must_be_file(path: Path) -> None:
     with readable(path):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise InputRefused(path, "is not a file", "copy what it gives into one")
+        raise InputRefused(path, "is a pipe or a device", "write what it gives to a file, and give that")
 
 
 @contextmanager
@@ -87,6 +86,8 @@ def readable(path: Path) -> Iterator[None]:
     """Whatever of the file system fails in it is a fault of the input."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise InputRefused(path, "there is no such file", "see what is here with: ls") from error
     except OSError as error:
         raise InputRefused(
             path, f"cannot be read ({error.strerror or error})", "check the file and its rights"
