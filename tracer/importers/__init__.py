@@ -4,7 +4,6 @@ To add one: copy the shape of a neighbour, and add it to IMPORTERS.
 """
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
