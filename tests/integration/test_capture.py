@@ -200,7 +200,8 @@ assert os.waitpid(child, 0)[1] == 0
     assert products_in(tmp_path / "child.duckdb") == 4
     with open_trace(tmp_path / "parent.duckdb") as trace:
         rows = trace.rows(
-            "SELECT process, count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor' GROUP BY 1"
+            """SELECT p.started_ns, count(*) AS n FROM event e JOIN process p ON p.id = e.process
+               WHERE e.kind = 'op' AND e.name = 'aten::mul.Tensor' GROUP BY 1 ORDER BY 1"""
         )
         assert rows[0]["n"] == 1
 

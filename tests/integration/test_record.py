@@ -196,7 +196,7 @@ def test_the_ending_of_the_output_decides_the_format(tmp_path: Path) -> None:
             trace.rows("SELECT count(*) AS n FROM event WHERE kind = 'op' AND name = 'aten::mul.Tensor'")[0]["n"] == 1
         )
     assert ral_trace("-o", "folder", "--", sys.executable, "-c", program, cwd=tmp_path).returncode == 0
-    assert (tmp_path / "folder" / "event.parquet").exists()
+    assert list((tmp_path / "folder" / "event").glob("run=*/rank=*/*.parquet"))
 
 
 def test_a_program_that_only_has_devices_did_nothing(tmp_path: Path) -> None:

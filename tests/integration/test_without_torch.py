@@ -73,7 +73,9 @@ def test_report_export_query_and_dashboard_work(bare: Path, tmp_path: Path) -> N
         done = run(bare, *words, cwd=tmp_path)
         assert done.returncode == 0, (words, done.stderr)
     assert (tmp_path / "run.html").stat().st_size > 1_000_000
-    assert {path.name for path in (tmp_path / "folder").iterdir()} >= {"event.parquet", "ledger.parquet"}
+    done = run(bare, "ral-trace", "import", "folder", "-o", "back.duckdb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "folder/event").glob("run=*/rank=*/*.parquet"))) == 1
 
 
 def test_the_dashboard_answers(bare: Path, tmp_path: Path) -> None:
