@@ -3,10 +3,6 @@
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from ral_trace.tracer import open_trace
@@ -179,23 +175,3 @@ def test_folders_in_folders_end_somewhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "run.duckdb: 6 events of 3 files" in done.stderr
     assert "links in a folder: not followed (3, such as x)" in done.stderr
-
-
-def test_ctrl_c_in_the_middle_of_a_query_ends_quietly(tmp_path: Path) -> None:
-    kineto(tmp_path / "in", 0, 1)
-    endless = "SELECT sum(hash(range)) FROM range(1000000000000)"
-    command = [sys.executable, "-m", "ral_trace.tracer.cli", "query", "in", endless]
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    running = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)},
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    while not (spill := list(temporary.glob("*/export"))) and running.poll() is None:
-        time.sleep(0.05)
-    assert spill
-    time.sleep(1)
-    until = time.monotonic() + 120
-    while running.poll() is None and time.monotonic() < until:
-        running.send_signal(signal.SIGINT)  # again, as people do: Python may be where it can take none
-        time.sleep(2)
-    _, said = running.communicate(timeout=60)
-    assert (running.returncode, said, list(temporary.iterdir())) == (130, "", [])
