@@ -401,4 +401,4 @@ def test_damaged_files(tmp_path: Path) -> None:
 @needs_shared
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
-    assert survivors(tmp_path, "damaged.sqlite", copies(2, 3_000)) > 1_000
+    assert survivors(tmp_path, "damaged.sqlite", copies(2, 5_000)) > 1_000

@@ -205,4 +205,4 @@ def test_damaged_files(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
     data, dice = process(tmp_path / "whole.db", "aaaa", 10).read_bytes(), random.Random(6)
-    assert survivors(tmp_path, "damaged.db", (damaged(data, dice) for _ in range(2_000))) > 300
+    assert survivors(tmp_path, "damaged.db", (damaged(data, dice) for _ in range(5_000))) > 300

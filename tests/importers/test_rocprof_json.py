@@ -272,4 +272,4 @@ def test_damaged_files(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
     data, dice = document(process(10)), random.Random(8)
-    assert survivors(tmp_path, "damaged.json", (damaged(data, dice) for _ in range(3_000))) > 1_000
+    assert survivors(tmp_path, "damaged.json", (damaged(data, dice) for _ in range(5_000))) > 1_000

@@ -127,4 +127,4 @@ def test_damaged_files(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_many_damaged_files(tmp_path: Path) -> None:
     dice, data = random.Random(4), MATMUL.read_bytes()
-    assert survivors(tmp_path, "damaged.rpd", (damaged(data, dice) for _ in range(3_000))) > 1_000
+    assert survivors(tmp_path, "damaged.rpd", (damaged(data, dice) for _ in range(5_000))) > 1_000

@@ -715,7 +715,7 @@ def test_damaged_files_are_refused_or_right(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_many_damaged_files_are_refused_or_right(tmp_path: Path) -> None:
     files = [rich_snapshot(), *(path.read_bytes() for path in CASES.glob("*.pickle") if path.stat().st_size)]
-    for seed in range(3_000):
+    for seed in range(5_000):
         generator = random.Random(seed)
         try_to_read(mutated(generator.choice(files), generator), tmp_path / "x.pickle", tmp_path / "x.duckdb")
 

@@ -295,7 +295,7 @@ def outcome(text: bytes, piece: int) -> Any:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", range(100, 150))
 def test_thousands_of_mutated_files(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     files = samples(*MUTATED)
