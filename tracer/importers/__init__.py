@@ -215,5 +215,5 @@ def importer_of(path: Path) -> Importer | None:
             if path.stat().st_size == 0:
                 raise InputRefused(path, "the file is empty", "record or export it again")
         head = head_of(path)
-        best = max(IMPORTERS, key=lambda importer: importer.sniff(head))
-        return best if best.sniff(head) > 0 else None
+        sure = [importer.sniff(head) for importer in IMPORTERS]
+        return IMPORTERS[sure.index(max(sure))] if max(sure) > 0 else None

@@ -1,7 +1,6 @@
 """Opening files as others left them: plain, gzip or zip, told apart by content, cut off or not."""
 
 import lzma
-import sqlite3
 import stat
 import struct
 import zipfile
@@ -40,13 +39,8 @@ class Head:
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """Of an SQLite database; empty for anything else, and for one that is damaged."""
-        if not self.data.startswith(SQLITE_MAGIC):
-            return frozenset()
-        try:
-            return table_names(self.path)
-        except (sqlite3.Error, OSError):
-            return frozenset()
+        """Of an SQLite database; empty for anything else. Raises InputRefused for one that is damaged."""
+        return table_names(self.path) if self.data.startswith(SQLITE_MAGIC) else frozenset()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ral_trace.tracer.forms import ANNOTATED_COLUMNS, ANNOTATED_PLACES, MARK
 from ral_trace.tracer.importers.args import args_text
 from ral_trace.tracer.importers.perfetto_sequence import Sequence
 from ral_trace.tracer.importers.perfetto_tracks import Place, Tracks
-from ral_trace.tracer.importers.rows import Frame, Rows
+from ral_trace.tracer.importers.rows import LIMIT, Frame, Rows
 from ral_trace.tracer.schema import FLAGS, KINDS
 
 MAX_OPEN = 4096
@@ -22,8 +22,6 @@ MAX_OPEN = 4096
 OUR_COLUMNS = ("event", *ANNOTATED_COLUMNS, "line", *ANNOTATED_PLACES)
 """Debug annotations of a trace of ours that are columns of `event`; `event`, its id there, tells a row of ours."""
 UNFINISHED = FLAGS["UNFINISHED"]
-MOST_NS = 2**61
-"""73 years: sums of two times stay within 64 bits."""
 PHASES = {ord("B"): 1, ord("E"): 2, ord("b"): 1, ord("e"): 2, ord("I"): 3, ord("i"): 3, ord("n"): 3, ord("R"): 3}
 """Phases of Chrome's JSON, in legacy events: what they are among TrackEvent's types."""
 
@@ -56,7 +54,7 @@ class Events:
     def add(self, event: Any, sequence: Sequence, trace_ns: int) -> None:
         """Takes the next track event of a sequence, at a time of the trace's own clock."""
         ts_ns = trace_ns + self._zero_ns
-        if not -MOST_NS < ts_ns < MOST_NS:
+        if not -LIMIT < ts_ns < LIMIT:
             self._rows.bad("events at a time that no clock shows: left out", f"{ts_ns} ns")
             return
         uuid = sequence.track_of(event)
