@@ -1,7 +1,19 @@
 """What the devices could not do themselves, why, and what that cost."""
 
-from ral_trace.analysis.base import DEVICE, INSIDE_FALLBACK, NAMED_DEVICE, TIME_NS, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.base import (
+    DEVICE,
+    INSIDE_FALLBACK,
+    NAMED_DEVICE,
+    SOME_LAUNCHES,
+    TIME_NS,
+    WANTED,
+    Analysis,
+    Column,
+    Rows,
+)
+from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
+from ral_trace.tracer.text import plain
 
 
 def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
@@ -35,6 +47,18 @@ def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
     )
 
 
+def said(rows: Rows) -> str | None:
+    """What the fallbacks cost, and which one to implement first. None without fallbacks."""
+    if not rows:
+        return None
+    calls = sum(row["count"] for row in rows)
+    text = f"{calls:,} {'call' if calls == 1 else 'calls'} fell back to PyTorch's CPU kernels"
+    known = [row["total_ns"] for row in rows if row["total_ns"] is not None]
+    if known:
+        text += f" and took {duration(sum(known))}"
+    return f"{text}. Implement first: {plain(str(rows[0]['name']))} on {plain(str(rows[0]['device']))}."
+
+
 FALLBACKS = Analysis(
     "fallbacks",
     "Fallbacks",
@@ -48,12 +72,19 @@ FALLBACKS = Analysis(
         Column("count", "count", "calls"),
         Column("total_ns", "ns", "time in them; their copies and the waits that they forced lie within; none: unknown"),
         Column("copies_ns", "ns", "of that, the sum of their copies; none: no copy with a known duration"),
-        Column("copied_bytes", "bytes", "bytes copied to the host and back; none: unknown"),
+        Column("copied_bytes", "bytes", "bytes copied to the host and back; none: unknown", "copied"),
         Column("copies", "count", "copies that they made"),
         Column("forced_syncs", "count", "waits for the device that they forced"),
         Column(
-            "percent_of_launches", "percent", "of the device's launches, those of the fallbacks' own copies left out"
+            "percent_of_launches",
+            "percent",
+            "of the device's launches, those of the fallbacks' own copies left out",
+            "of launches",
         ),
     ),
     fallbacks,
+    chapter="fallbacks",
+    shown="device name count total_ns copied_bytes percent_of_launches reason forced_syncs copies routed",
+    needs=(SOME_LAUNCHES,),
+    remark=said,
 )

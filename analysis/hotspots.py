@@ -9,6 +9,7 @@ from ral_trace.analysis.base import (
     DEVICE,
     INSIDE_FALLBACK,
     NAMED_DEVICE,
+    SOME_KERNELS,
     TIME_NS,
     WANTED,
     Analysis,
@@ -50,7 +51,7 @@ def hotspots(trace: Trace, *, device: str | None = None, by: str = "op", limit: 
     """
     if by not in WORK:
         raise UsageError(f"hotspots are by {' or by '.join(WORK)}, not by {by}")
-    rows = [] if device == HOST else _on_devices(trace, device, by, limit)
+    rows = Rows() if device == HOST else _on_devices(trace, device, by, limit)
     if device == HOST or (device is None and not rows and by == "op"):
         rows = _on_host(trace, limit)
     return rows
@@ -163,9 +164,9 @@ COLUMNS = (
     ),
     Column("mean_ns", "ns", "mean duration"),
     Column("median_ns", "ns", "median duration: a duration that occurred, the lower of two"),
-    Column("p99_ns", "ns", "99th percentile: a duration that occurred"),
+    Column("p99_ns", "ns", "99th percentile: a duration that occurred", "p99"),
     Column("max_ns", "ns", "longest duration"),
-    Column("percent", "percent", "total_ns (on the host self_ns) of the sum over all names of the device"),
+    Column("percent", "percent", "total_ns (on the host self_ns) of the sum over all names of the device", "share"),
     Column("fallbacks", "count", "how many of `count` were served by PyTorch's CPU kernel"),
 )
 
@@ -176,6 +177,20 @@ HOTSPOTS = Analysis(
     "(their copies included). Where no device did anything: the ops on the host.",
     COLUMNS,
     hotspots,
+    chapter="time",
+    shown="name total_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
+    per_device=True,
+    notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
 )
 
-KERNELS = Analysis("kernels", "Kernels", "Where each device's time goes, by kernel.", COLUMNS, kernels)
+KERNELS = Analysis(
+    "kernels",
+    "Kernels",
+    "Where each device's time goes, by kernel.",
+    COLUMNS,
+    kernels,
+    chapter="time",
+    shown="name total_ns percent count mean_ns p99_ns median_ns max_ns",
+    per_device=True,
+    needs=(SOME_KERNELS,),
+)

@@ -1,7 +1,20 @@
 """Device memory: the curve, its peak and who held it, how long blocks live, and what grows from step to step."""
 
-from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, OP, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.base import (
+    DEVICE,
+    NAMED_DEVICE,
+    OP,
+    SOME_ALLOCATIONS,
+    SOME_STEPS,
+    WANTED,
+    Analysis,
+    Column,
+    Row,
+    Rows,
+)
+from ral_trace.analysis.units import human
 from ral_trace.tracer.reading import Trace
+from ral_trace.tracer.text import plain
 
 BEFORE = -(2**63) + 1
 """When a block was allocated that was there before the recording began."""
@@ -53,6 +66,8 @@ MEMORY_CURVE = Analysis(
     "that no peak is lost.",
     (DEVICE, Column("ts_ns", "time", "when"), Column("allocated_bytes", "bytes", "in blocks that are in use")),
     memory_curve,
+    chapter="memory",
+    needs=(SOME_ALLOCATIONS,),
 )
 
 
@@ -83,13 +98,16 @@ MEMORY_PEAK = Analysis(
     (
         DEVICE,
         Column("peak_bytes", "bytes", "most memory in use at one time"),
-        Column("at_ns", "time", "when that was first reached"),
-        Column("live_blocks", "count", "blocks in use then"),
-        Column("reserved_bytes", "bytes", "taken from the driver then; none: no region was recorded"),
-        Column("end_bytes", "bytes", "in use when the recording ended"),
-        Column("memory_bytes", "bytes", "the device's capacity"),
+        Column("at_ns", "time", "when that was first reached", "at"),
+        Column("live_blocks", "count", "blocks in use then", "blocks then"),
+        Column("reserved_bytes", "bytes", "taken from the driver then; none: no region was recorded", "reserved then"),
+        Column("end_bytes", "bytes", "in use when the recording ended", "at end"),
+        Column("memory_bytes", "bytes", "the device's capacity", "capacity"),
     ),
     memory_peak,
+    chapter="memory",
+    shown="device peak_bytes memory_bytes at_ns live_blocks reserved_bytes end_bytes",
+    needs=(SOME_ALLOCATIONS,),
 )
 
 
@@ -116,10 +134,15 @@ PEAK_HOLDERS = Analysis(
         OP,
         Column("blocks", "count", "blocks in use at the peak"),
         Column("bytes", "bytes", "their size"),
-        Column("percent", "percent", "of the peak"),
+        Column("percent", "percent", "of the peak", "share"),
         Column("before_trace", "count", "blocks that were there before the recording began"),
     ),
     peak_holders,
+    chapter="memory",
+    shown="op bytes percent blocks before_trace",
+    per_device=True,
+    needs=(SOME_ALLOCATIONS,),
+    most=5,
 )
 
 
@@ -152,12 +175,17 @@ LIFETIMES = Analysis(
         Column(
             "median_ns", "ns", "median lifetime of the blocks whose begin and end were recorded; none: there are none"
         ),
-        Column("p99_ns", "ns", "99th percentile of the same"),
+        Column("p99_ns", "ns", "99th percentile of the same", "p99"),
         Column("still_live", "count", "blocks in use when the recording ended"),
-        Column("still_live_bytes", "bytes", "their size"),
+        Column("still_live_bytes", "bytes", "their size", "live bytes"),
         Column("before_trace", "count", "blocks that were there before the recording began"),
     ),
     lifetimes,
+    chapter="memory",
+    shown="op blocks bytes median_ns p99_ns still_live still_live_bytes before_trace",
+    per_device=True,
+    needs=(SOME_ALLOCATIONS,),
+    most=5,
 )
 
 
@@ -199,6 +227,26 @@ def growth(trace: Trace, *, device: str | None = None) -> Rows:
     )
 
 
+LEAK_STEPS, LEAK_SHARE = 5, 0.8
+"""Memory that grew in this share of at least so many steps is called a leak."""
+
+
+def leaks(row: Row) -> bool:
+    """Whether a row of `growth` looks like a leak: it grew in nearly every step."""
+    return bool(row["steps"] >= LEAK_STEPS and row["steps_grown"] >= LEAK_SHARE * (row["steps"] - 1))
+
+
+def leak_said(rows: Rows) -> str | None:
+    """The largest leak, with its evidence. None where nothing grows in nearly every step."""
+    row = next((row for row in rows if leaks(row)), None)
+    if row is None:
+        return None
+    op = "memory of unknown origin" if row["op"] is None else f"memory from {plain(row['op'])}"
+    evidence = f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} steps"
+    a_step = human(row["bytes_per_step"], "bytes")
+    return f"Looks like a leak: {op} on {plain(row['device'])} {evidence}, by {a_step} a step."
+
+
 GROWTH = Analysis(
     "growth",
     "Growth across steps",
@@ -208,13 +256,18 @@ GROWTH = Analysis(
         DEVICE,
         OP,
         Column("steps", "count", "steps of the process that ended within the recording"),
-        Column("first_bytes", "bytes", "in use at the first step's end"),
-        Column("last_bytes", "bytes", "in use at the last step's end"),
-        Column("grown_bytes", "bytes", "the difference"),
+        Column("first_bytes", "bytes", "in use at the first step's end", "first step"),
+        Column("last_bytes", "bytes", "in use at the last step's end", "last step"),
+        Column("grown_bytes", "bytes", "the difference", "grown"),
         Column("grown_blocks", "count", "the same in blocks"),
-        Column("steps_grown", "count", "steps, but for the first, that ended with more than the one before"),
-        Column("steps_shrunk", "count", "steps that ended with less"),
-        Column("bytes_per_step", "bytes", "grown_bytes a step, rounded down"),
+        Column("steps_grown", "count", "steps, but for the first, that ended with more than the one before", "grew in"),
+        Column("steps_shrunk", "count", "steps that ended with less", "shrank in"),
+        Column("bytes_per_step", "bytes", "grown_bytes a step, rounded down", "per step"),
     ),
     growth,
+    chapter="memory",
+    shown="device op bytes_per_step steps_grown steps grown_bytes grown_blocks last_bytes first_bytes steps_shrunk",
+    needs=(SOME_ALLOCATIONS, SOME_STEPS),
+    remark=leak_said,
+    notable=lambda row: ["steps_grown"] if leaks(row) else [],
 )

@@ -1,6 +1,6 @@
 """The training steps: how long each took and what happened in it."""
 
-from ral_trace.analysis.base import TIME_NS, VALID, Analysis, Column, Rows
+from ral_trace.analysis.base import SOME_STEPS, TIME_NS, VALID, Analysis, Column, Rows
 from ral_trace.tracer.reading import Trace
 
 
@@ -49,12 +49,16 @@ STEPS = Analysis(
             "dur_ns",
             "ns",
             "as its annotation states it, else from its first host row to its last; none: its end was not seen",
+            "duration",
         ),
         Column("launches", "count", "calls that went to a device"),
         Column("fallbacks", "count", "calls that PyTorch's CPU kernel served instead"),
         Column("syncs", "count", "waits of the host for a device"),
-        Column("transferred_bytes", "bytes", "copied"),
-        Column("kernel_ns", "ns", "sum of its kernels' durations on all devices"),
+        Column("transferred_bytes", "bytes", "copied", "copied"),
+        Column("kernel_ns", "ns", "sum of its kernels' durations on all devices", "in kernels"),
     ),
     steps,
+    chapter="steps",
+    shown="step pid dur_ns launches fallbacks syncs kernel_ns transferred_bytes",
+    needs=(SOME_STEPS,),
 )

@@ -43,6 +43,7 @@ SUMMARY = Analysis(
         Column("command_line", "text", "command that recorded the trace"),
     ),
     summary,
+    chapter="overview",
 )
 
 
@@ -73,6 +74,7 @@ LEDGER = Analysis(
         Column("ended_how", "text", "exited, killed by SIGKILL, still running"),
     ),
     ledger,
+    chapter="trust",
 )
 
 
@@ -130,18 +132,24 @@ DEVICES = Analysis(
         DEVICE,
         Column("vendor", "text", "who makes it"),
         Column("name", "text", "product name"),
-        Column("busy_ns", "ns", "union of its kernels and copies over all streams; none: no duration is known"),
-        Column("busy_percent", "percent", "busy_ns of the trace's span"),
+        Column(
+            "busy_ns", "ns", "union of its kernels and copies over all streams; none: no duration is known", "busy time"
+        ),
+        Column("busy_percent", "percent", "busy_ns of the trace's span", "busy"),
         Column("kernels", "count", "kernels that ran on it"),
         Column("launches", "count", "calls that went to it: kernels, copies and fallbacks"),
         Column("fallbacks", "count", "calls that PyTorch's CPU kernel served instead"),
-        Column("fallback_ns", "ns", "time in those, their copies included"),
+        Column("fallback_ns", "ns", "time in those, their copies included", "fallback time"),
         Column("transfers", "count", "copies"),
-        Column("transferred_bytes", "bytes", "copied to, from and within it"),
+        Column("transferred_bytes", "bytes", "copied to, from and within it", "copied"),
         Column("peak_bytes", "bytes", "most memory that was allocated at one time; none: no allocation was recorded"),
-        Column("memory_bytes", "bytes", "its capacity"),
+        Column("memory_bytes", "bytes", "its capacity", "capacity"),
     ),
     devices,
+    chapter="overview",
+    shown="device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "
+    "transferred_bytes kernels transfers name",
+    notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
 )
 
 
@@ -165,4 +173,5 @@ QUALITY = Analysis(
         Column("example", "text", "one of them"),
     ),
     quality,
+    chapter="trust",
 )

@@ -75,10 +75,13 @@ TIMELINE = Analysis(
         Column("vendor", "text", "who makes it"),
         Column("lane", "text", ", ".join(LANES.values())),
         Column("ts_ns", "time", "start of the event or stretch"),
-        Column("dur_ns", "ns", "its length; none: unknown"),
+        Column("dur_ns", "ns", "its length; none: unknown", "duration"),
         Column("name", "text", "the event's name; of a stretch the name with most time among what began in it"),
         Column("count", "count", "events that began in it"),
-        Column("busy_percent", "percent", "what the lane's events cover of a stretch; none: the row is an event"),
+        Column(
+            "busy_percent", "percent", "what the lane's events cover of a stretch; none: the row is an event", "busy"
+        ),
     ),
     timeline,
+    chapter="devices",
 )

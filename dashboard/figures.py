@@ -94,7 +94,7 @@ def step_times(rows: Rows) -> dict[str, Any]:
     """Bars: how long each step took (steps), a colour a process; of many steps the slowest of each stretch."""
     traces: list[dict[str, Any]] = []
     for process in dict.fromkeys(row["process"] for row in rows):
-        timed = [row for row in rows if row["process"] == process and row["dur_ns"] is not None]
+        timed = Rows(row for row in rows if row["process"] == process and row["dur_ns"] is not None)
         shown = _slowest(timed)
         traces.append(
             {
@@ -182,9 +182,9 @@ def _process(step: dict[str, Any]) -> str:
 def _slowest(steps: Rows) -> Rows:
     """At most BARS_SHOWN of them, of each stretch the slowest."""
     stretch = -(-len(steps) // BARS_SHOWN) or 1
-    return [
+    return Rows(
         max(steps[begin : begin + stretch], key=lambda row: row["dur_ns"]) for begin in range(0, len(steps), stretch)
-    ]
+    )
 
 
 def _layout(height: int, *, legend: bool) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def chosen(answers: Answers, view: View, rows: Rows) -> Rows:
     names = {row["device"] for row in answers.ask(devices) if view.vendor in (None, row["vendor"])}
     if view.vendor is None:
         names.add(HOST)  # what a trace without work on a device answers instead
-    return [row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names)]
+    return Rows(row for row in rows if row["device"] == view.device or (view.device is None and row["device"] in names))
 
 
 def filters(*rows: Any) -> Any:

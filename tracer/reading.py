@@ -6,6 +6,7 @@ in-memory database that may touch no other file, and that cannot be talked out o
 """
 
 import contextlib
+import importlib.util
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,21 @@ from ral_trace.tracer.text import sql_text
 MEMORY_LIMIT = "4GB"
 OTHER = "other"
 """Catalog of the second trace, where two are compared. The first is the current database, `trace`."""
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of an answer, a dictionary each."""
+
+    def df(self) -> Any:
+        """The rows as a pandas.DataFrame; whole numbers with unknown ones among them stay whole (Int64).
+
+        Raises UsageError where pandas is not installed.
+        """
+        if importlib.util.find_spec("pandas") is None:
+            raise UsageError("df() needs pandas; install it with: python -m pip install pandas")
+        import pandas
+
+        return pandas.DataFrame(self).convert_dtypes()
 
 
 class Trace:
@@ -86,10 +102,10 @@ class Trace:
         """
         return self.connection.sql(query, params=parameters)
 
-    def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of one of our own queries, a dictionary each."""
+    def rows(self, query: str, parameters: Sequence[Any] | None = None) -> Rows:
+        """The rows of one of our own queries."""
         relation = self.sql(query, parameters)
-        return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+        return Rows(dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall())
 
     def query(self, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The columns and rows of a person's own SQL: one SELECT.

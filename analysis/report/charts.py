@@ -50,7 +50,7 @@ def _steps(rows: Rows) -> list[dict[str, Any]]:
     """Each process' steps; of very many, the first."""
     processes: dict[int, Rows] = {}
     for row in rows:
-        processes.setdefault(row["process"], []).append(row)
+        processes.setdefault(row["process"], Rows()).append(row)
     most = MOST_STEPS // max(len(processes), 1)
     return [
         {
@@ -67,7 +67,7 @@ def _steps(rows: Rows) -> list[dict[str, Any]]:
 def _lanes(rows: Rows) -> dict[tuple[str, str], Rows]:
     lanes: dict[tuple[str, str], Rows] = {}
     for row in rows:
-        lanes.setdefault((row["device"], row["lane"]), []).append(row)
+        lanes.setdefault((row["device"], row["lane"]), Rows()).append(row)
     return lanes
 
 

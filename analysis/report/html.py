@@ -17,15 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from ral_trace.analysis.base import Rows
 from ral_trace.analysis.report import charts
-from ral_trace.analysis.report.sections import (
-    Report,
-    Section,
-    fallback_sentence,
-    heading,
-    leak_sentence,
-    leaks,
-    ledger_line,
-)
+from ral_trace.analysis.report.sections import Report, Section, ledger_line
 from ral_trace.analysis.units import human
 from ral_trace.tracer.text import plain
 
@@ -55,8 +47,8 @@ def render(report: Report) -> str:
             {key: plain(str(value)) if value is not None else "" for key, value in row.items()}
             for row in report.rows("quality")
         ],
-        fallbacks=fallback_sentence(report),
-        leak=leak_sentence(report),
+        fallbacks=_remark(report, "fallbacks"),
+        leak=_remark(report, "growth"),
         only=None if report.device is None else plain(report.device),
         vendors=charts.vendors(report),
         tables={name: _tables(report, report.sections[name]) for name in TABLES if report.rows(name)},
@@ -68,8 +60,6 @@ def render(report: Report) -> str:
 
 
 TABLES = ("devices", "hotspots", "kernels", "fallbacks", "memory_peak", "peak_holders", "lifetimes", "growth", "steps")
-BY_DEVICE = ("hotspots", "kernels", "peak_holders", "lifetimes")
-"""Sections with a table for each device."""
 
 
 def _file(name: str) -> str:
@@ -121,8 +111,7 @@ def _ledger(row: dict[str, Any]) -> dict[str, Any]:
 
 def _tables(report: Report, section: Section) -> list[dict[str, Any]]:
     """A section's tables: one, or one for each device."""
-    name = section.analysis.name
-    if name not in BY_DEVICE:
+    if not section.analysis.per_device:
         return [_table(report, section, section.rows, section.columns)]
     columns = [column for column in section.columns if column != "device"]
     colours = charts.colours(report)
@@ -144,18 +133,17 @@ def _table(
 ) -> dict[str, Any]:
     """A table's headings and rows; `number` is what sorts a cell, `share` the width of its bar."""
     zero = report.summary["started_ns"] or 0
-    about = {column.name: column.about for column in section.analysis.columns}
-    largest = {column: _largest(rows, column) for column in columns if section.unit(column) == "percent"}
+    largest = {column: _largest(rows, column) for column in columns if section.column(column).unit == "percent"}
 
     def cell(row: dict[str, Any], column: str) -> dict[str, Any]:
-        value, unit = row[column], section.unit(column)
+        value, unit = row[column], section.column(column).unit
         barred = value is not None and largest.get(column)
         return {
             "text": human(value, unit, zero_ns=zero),
             "number": value if unit != "text" else None,
             "kind": "t" if unit == "text" else "n",
             "share": round(100 * value / largest[column], 1) if barred else None,
-            "warn": _notable(section.analysis.name, column, row),
+            "warn": column in section.analysis.notable(row),
         }
 
     return {
@@ -164,9 +152,9 @@ def _table(
         "device": device,
         "columns": [
             {
-                "heading": heading(column),
-                "about": about[column],
-                "kind": "t" if section.unit(column) == "text" else "n",
+                "heading": section.column(column).shown_as,
+                "about": section.column(column).about,
+                "kind": "t" if section.column(column).unit == "text" else "n",
             }
             for column in columns
         ],
@@ -175,11 +163,9 @@ def _table(
     }
 
 
-def _notable(analysis: str, column: str, row: dict[str, Any]) -> bool:
-    """Whether a cell should catch the eye: a fallback, or memory that grows in nearly every step."""
-    if column == "fallbacks" and analysis != "steps":
-        return bool(row[column])
-    return column == "steps_grown" and leaks(row)
+def _remark(report: Report, name: str) -> str | None:
+    section = report.sections[name]
+    return section.analysis.remark(section.rows)
 
 
 def _largest(rows: Rows, column: str) -> float:

@@ -9,12 +9,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ral_trace.analysis.base import Rows
-from ral_trace.analysis.report.sections import Report, Section, fallback_sentence, heading, leak_sentence, ledger_line
+from ral_trace.analysis.base import Analysis, Row, Rows
+from ral_trace.analysis.report.sections import Report, Section, ledger_line
 from ral_trace.analysis.units import duration, human
 from ral_trace.tracer.text import plain
 
-HOTTEST = 10
 TEXT_AT_LEAST = 18
 """Cells that a column of text keeps before a less important column is left out."""
 GAP = 2
@@ -29,19 +28,9 @@ def render(report: Report, console: Console) -> None:
 def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield from _trust(report)
     yield _summary(report)
-    yield from _whole(report, "devices", width)
-    yield from _each_device(report, "hotspots", width, f"the {HOTTEST} hottest")
-    sentence = fallback_sentence(report)
-    if sentence:
-        yield from _whole(report, "fallbacks", width, Text(sentence, style=WARNING))
-    yield from _whole(report, "memory_peak", width)
-    yield from _each_device(report, "peak_holders", width, "by op", 5)
-    yield from _each_device(report, "lifetimes", width, "by op", 5)
-    if report.rows("growth"):
-        leak = leak_sentence(report)
-        note = Text(leak, style=WARNING) if leak else Text(report.sections["growth"].analysis.about, style="dim")
-        yield from _whole(report, "growth", width, note)
-    yield from _whole(report, "steps", width)
+    for section in report.sections.values():
+        if section.analysis.shown:
+            yield from _section(report, section, width)
 
 
 def _trust(report: Report) -> Iterator[RenderableType]:
@@ -69,29 +58,27 @@ def _number(count: int, plural: str) -> str:
     return f"{count:,} {plural if count != 1 else {'processes': 'process'}.get(plural, plural.removesuffix('s'))}"
 
 
-def _whole(
-    report: Report, name: str, width: int, note: Text | None = None, limit: int = 15
-) -> Iterator[RenderableType]:
-    """A section in one table."""
-    section = report.sections[name]
-    if section.rows:
-        yield from _title(section.analysis.title)
-        if note:
-            yield note
-        yield _table(section, section.columns, section.rows, width, limit, report)
+def _section(report: Report, section: Section, width: int) -> Iterator[RenderableType]:
+    """A section in one table, or in one for each device."""
+    if not section.rows:
+        return
+    analysis = section.analysis
+    yield from _title(analysis.title)
+    remark = analysis.remark(section.rows)
+    if remark:
+        yield Text(remark, style=WARNING)
+    if analysis.per_device:
+        yield from _each_device(report, section, width)
+    else:
+        yield _table(section, section.columns, section.rows, width, report)
 
 
-def _each_device(report: Report, name: str, width: int, what: str, limit: int = HOTTEST) -> Iterator[RenderableType]:
-    """A section in a table for each device."""
-    section = report.sections[name]
-    if section.rows:
-        yield from _title(section.analysis.title)
+def _each_device(report: Report, section: Section, width: int) -> Iterator[RenderableType]:
     for device, rows in section.by_device().items():
         columns = [column for column in section.columns if column != "device"]
-        if device == "host":
-            columns = ["self_ns" if column == "total_ns" else column for column in columns]
-        yield Text.assemble((plain(device), "bold cyan"), (f" · {what}" if len(rows) > limit else "", "dim"))
-        yield Padding(_table(section, columns, rows, width - 2, limit, report), (0, 0, 0, 2), expand=False)
+        cut = f" · the first {section.analysis.most}" if len(rows) > section.analysis.most else ""
+        yield Text.assemble((plain(device), "bold cyan"), (cut, "dim"))
+        yield Padding(_table(section, columns, rows, width - 2, report), (0, 0, 0, 2), expand=False)
 
 
 def _title(title: str) -> Iterator[RenderableType]:
@@ -99,17 +86,19 @@ def _title(title: str) -> Iterator[RenderableType]:
     yield Rule(Text(title, style="bold"), align="left", style="dim")
 
 
-def _table(section: Section, columns: list[str], rows: Rows, width: int, limit: int, report: Report) -> RenderableType:
-    """The first `limit` rows in as many of the columns as fit."""
+def _table(section: Section, columns: list[str], rows: Rows, width: int, report: Report) -> RenderableType:
+    """The first rows in as many of the columns as fit."""
+    limit = section.analysis.most
     zero = report.summary["started_ns"] or 0
     cells = {
-        column: [human(row[column], section.unit(column), zero_ns=zero) for row in rows[:limit]] for column in columns
+        column: [human(row[column], section.column(column).unit, zero_ns=zero) for row in rows[:limit]]
+        for column in columns
     }
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
     for column, cell_width in _widths(section, cells, width).items():
         table.add_column(
-            Text(heading(column)),
-            justify="left" if section.unit(column) == "text" else "right",
+            Text(section.column(column).shown_as),
+            justify="left" if section.column(column).unit == "text" else "right",
             no_wrap=True,
             overflow="ellipsis",
             width=cell_width,
@@ -117,21 +106,25 @@ def _table(section: Section, columns: list[str], rows: Rows, width: int, limit: 
     shown = [str(column) for column in cells][: len(table.columns)]
     for number, row in enumerate(rows[:limit]):
         # A Text is shown as it is: markup in a name is not read.
-        table.add_row(*[Text(cells[column][number], style=_style(column, row[column])) for column in shown])
+        table.add_row(*[Text(cells[column][number], style=_style(section.analysis, column, row)) for column in shown])
     if len(rows) <= limit:
         return table
     return Group(table, Text(f"… {len(rows) - limit:,} more", style="dim"))
 
 
-def _style(column: str, value: object) -> str:
-    return "yellow" if column == "fallbacks" and value else ""
+def _style(analysis: Analysis, column: str, row: Row) -> str:
+    return "yellow" if column in analysis.notable(row) else ""
 
 
 def _widths(section: Section, cells: dict[str, list[str]], width: int) -> dict[str, int]:
     """The columns from the left that fit, with their widths. Text is cut before a column is left out."""
-    natural = {column: max(cell_len(text) for text in [heading(column), *texts]) for column, texts in cells.items()}
+    natural = {
+        column: max(cell_len(text) for text in [section.column(column).shown_as, *texts])
+        for column, texts in cells.items()
+    }
     least = {
-        column: min(wide, TEXT_AT_LEAST) if section.unit(column) == "text" else wide for column, wide in natural.items()
+        column: min(wide, TEXT_AT_LEAST) if section.column(column).unit == "text" else wide
+        for column, wide in natural.items()
     }
     shown: dict[str, int] = {}
     for column in natural:

@@ -4,6 +4,7 @@ from typing import Any
 
 from dash import html
 
+from ral_trace.analysis import Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS
 from ral_trace.analysis.steps import STEPS
@@ -65,7 +66,7 @@ def _devices(answers: Answers, view: View) -> Any:
         grid(
             {"type": ROW_FILTER, "filter": "device"},
             DEVICES,
-            [row for row in answers.ask(DEVICES.run) if view.vendor is None or row["vendor"] == view.vendor],
+            Rows(row for row in answers.ask(DEVICES.run) if view.vendor is None or row["vendor"] == view.vendor),
             selectable_by="device",
             selected=view.device,
         ),

@@ -15,7 +15,7 @@ from ral_trace.analysis.base import UNITS
 from ral_trace.analysis.command import html_path, report
 from ral_trace.analysis.report import html, terminal
 from ral_trace.analysis.report import json as report_json
-from ral_trace.analysis.report.sections import SHOWN, Report, collect
+from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, RalTraceError, UsageError
 from ral_trace.tracer.reading import open_trace
 from tests.analysis.cases import Case, hostile
@@ -47,7 +47,7 @@ def test_every_row_has_the_documented_columns(found: Report):
         columns = [column.name for column in section.analysis.columns]
         assert all(list(row) == columns for row in section.rows), section.analysis.name
         assert {column.unit for column in section.analysis.columns} <= set(UNITS)
-        assert set(SHOWN.get(section.analysis.name, "").split()) <= set(columns)
+        assert set(section.analysis.shown.split()) <= set(columns)
 
 
 def test_nothing_is_negative(found: Report):
