@@ -172,7 +172,7 @@ LINE = """line_of AS (
     SELECT id AS stack, coalesce(
         list_filter(frames, lambda f: NOT regexp_matches(f.file, '(^|/)(torch|ral_trace|(site|dist)-packages)/|^<'))[1],
         frames[1]) AS frame,
-        frame.file || coalesce(':' || frame.line, '') || coalesce(' ' || frame."function", '') AS line
+        frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""
 """CTE: for each stack the line of the program that it stands for: its innermost frame outside of libraries."""
 

@@ -178,7 +178,7 @@ HOTSPOTS = Analysis(
     COLUMNS,
     hotspots,
     chapter="time",
-    shown="name total_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
+    shown="name total_ns self_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
     per_device=True,
     notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
 )

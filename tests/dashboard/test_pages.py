@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ral_trace.analysis import ANALYSES, Analysis, Column
+from ral_trace.analysis import ANALYSES, Analysis, Column, Rows
 from ral_trace.analysis.units import human
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.app import make_app
@@ -97,7 +97,9 @@ def test_a_grid_writes_what_javascript_cannot_count() -> None:
     """Beyond 2**53 its numbers are only good enough to sort by."""
     columns = (Column("pid", "id", ""), Column("at_ns", "time", ""), Column("size_bytes", "bytes", ""))
     row = {"pid": HUGE, "at_ns": EPOCH_NS + 1_500, "size_bytes": HUGE}
-    shown = grid("g", Analysis("a", "A", "", columns, lambda trace: []), [row], started_ns=EPOCH_NS)
+    shown = grid(
+        "g", Analysis("a", "A", "", columns, lambda trace: Rows(), chapter="overview"), [row], started_ns=EPOCH_NS
+    )
     assert shown.rowData == [
         {
             "pid": str(HUGE),
