@@ -4,11 +4,14 @@
 """
 
 from ral_trace.analysis.base import Analysis, Column, Rows
+from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
+from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.syncs import LONGEST_SYNCS, SYNCS
 from ral_trace.analysis.timeline import TIMELINE
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
@@ -22,6 +25,12 @@ ANALYSES: list[Analysis] = [
     HOTSPOTS,
     KERNELS,
     FALLBACKS,
+    FALLBACK_TAX,
+    FALLBACK_LINES,
+    FALLBACK_HEAT,
+    FALLBACK_STORMS,
+    SYNCS,
+    LONGEST_SYNCS,
     MEMORY_CURVE,
     MEMORY_PEAK,
     PEAK_HOLDERS,
