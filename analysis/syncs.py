@@ -64,7 +64,9 @@ WAITED = f"""
                     WHEN w.id IS NOT NULL AND w.device >= 0 THEN 'nothing' END AS waited_kind,
                CASE WHEN o.id IS NOT NULL THEN coalesce(e.args->>'waited_for', o.args->>'kernel', o.name)
                     ELSE c.name END AS waited_for,
-               {TIME_NS} AS dur_ns, w.within_ns + w.after_ns AS idle_ns, w.pending - e.ts_ns AS pending_ns
+               {TIME_NS} AS dur_ns,
+               if(w.device >= 0, w.within_ns + w.after_ns, NULL) AS idle_ns,
+               if(w.device >= 0, w.pending - e.ts_ns, NULL) AS pending_ns
         FROM event e LEFT JOIN {{each}} w ON w.id = e.id
         LEFT JOIN named_device d ON d.device = coalesce(e.device, nullif(w.device, -1))
         LEFT JOIN line_of s ON s.stack = e.stack
