@@ -3,11 +3,13 @@
 `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read.
 """
 
+from ral_trace.analysis.advice import ADVICE
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
 from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
+from ral_trace.analysis.layout import LAYOUT_COPIES
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
@@ -21,6 +23,7 @@ ANALYSES: list[Analysis] = [
     QUALITY,
     SUMMARY,
     DEVICES,
+    ADVICE,
     TIMELINE,
     HOTSPOTS,
     KERNELS,
@@ -31,6 +34,7 @@ ANALYSES: list[Analysis] = [
     FALLBACK_STORMS,
     SYNCS,
     LONGEST_SYNCS,
+    LAYOUT_COPIES,
     MEMORY_CURVE,
     MEMORY_PEAK,
     PEAK_HOLDERS,

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ral_trace.analysis.ancestors import LINE_OF_CALL
 from ral_trace.analysis.base import (
     DEVICE,
     LINE,
@@ -22,7 +23,7 @@ from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.wait_names import HOST_WAITS
-from ral_trace.analysis.wait_reasons import PYTHON_LINE, REASONS, reasons
+from ral_trace.analysis.wait_reasons import REASONS, reasons
 from ral_trace.analysis.waits import waits
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
@@ -53,10 +54,7 @@ def idle_by(trace: Trace) -> dict[str, Integers]:
 
 _NAMES = ", ".join(f"'{reason.name}'" for reason in REASONS)
 WAITED = f"""
-    line_of_call AS (
-        SELECT id, regexp_extract(name, '{PYTHON_LINE}', ['file', 'line', 'function']) AS call,
-               call['file'] || ':' || call['line'] || ' ' || call['function'] AS line
-        FROM event WHERE kind = 'python' AND id IN (SELECT python FROM {{each}})),
+    {LINE_OF_CALL},
     waited AS (
         SELECT d.position, d.shown AS device, e.id, e.name, e.ts_ns, e.step,
                list_extract([{_NAMES}], w.reason::INTEGER + 1) AS reason, coalesce(s.line, p.line) AS line,

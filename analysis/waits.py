@@ -4,15 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ral_trace.analysis.ancestors import UNKNOWN
 from ral_trace.analysis.base import INSIDE_FALLBACK, TIME_NS
 from ral_trace.analysis.holds import Flags, Work, held_work
 from ral_trace.analysis.intervals import Integers
 from ral_trace.analysis.remember import once
 from ral_trace.analysis.wait_names import HOST_WAITS, WHOLE_DEVICE
 from ral_trace.tracer.reading import Trace
-
-UNKNOWN = -1
-"""In place of an id: none, or not known."""
 
 
 @dataclass(frozen=True)
