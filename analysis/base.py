@@ -47,6 +47,8 @@ class Column:
     unit: str
     about: str
     heading: str = ""
+    signed: bool = False
+    """Whether values below 0 make sense: differences."""
 
     @property
     def shown_as(self) -> str:

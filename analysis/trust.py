@@ -138,7 +138,7 @@ SOURCES = Analysis(
         Column("producer", "text", "tool and version that made the events"),
         Column("rank", "id", "distributed rank"),
         Column("clock_zero", "text", "what time 0 means: unix epoch, or file for a zero of its own"),
-        Column("clock_offset_ns", "ns", "added to its own times; none: not aligned", "clock moved by"),
+        Column("clock_offset_ns", "ns", "added to its own times; none: not aligned", "clock moved by", signed=True),
         Column("clock_uncertainty_ns", "ns", "of that offset; none: unknown", "give or take"),
         Column("processes", "count", "processes in it"),
         Column("events", "count", "events of these; none: there are none"),
