@@ -64,7 +64,7 @@ class DeviceWork:
     """NEVER: its launch is not known."""
     launch_stop: Integers
 
-    def __getitem__(self, rows: slice | Booleans) -> "DeviceWork":
+    def __getitem__(self, rows: slice | Booleans | Integers) -> "DeviceWork":
         return DeviceWork(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class DeviceWork:
     @property
     def launched(self) -> Booleans:
         """Which rows have a launch."""
-        return self.launch_start != NEVER
+        return np.asarray(self.launch_start != NEVER)
 
     def of_class(self, name: str) -> Union:
         """When any of that class ran."""

@@ -22,6 +22,8 @@ def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
         return _scaled(value, SIZES, "B")
     if unit == "percent":
         return percent(float(value))
+    if unit in ("number", "ratio") and isinstance(value, float):
+        return f"{value:,.2f}"
     return f"{value:,}" if unit == "count" else str(value)
 
 

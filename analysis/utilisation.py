@@ -78,7 +78,7 @@ COLUMNS = (
         "communication_hidden_percent",
         "percent",
         "of communication_ns, during which it also computed; none: there is none",
-        "hidden",
+        "comm. hidden",
     ),
     Column("copy_ns", "ns", "union of its copies and of what sets memory", "copies"),
     Column(
