@@ -10,7 +10,7 @@ from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.queues import QUEUE_CURVE, QUEUES
-from ral_trace.analysis.steps import STEPS
+from ral_trace.analysis.steps import STEP_TIMES, STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
 from ral_trace.analysis.utilisation import UTILISATION
@@ -36,6 +36,7 @@ ANALYSES: list[Analysis] = [
     PEAK_HOLDERS,
     LIFETIMES,
     GROWTH,
+    STEP_TIMES,
     STEPS,
     STEP_BOUNDS,
 ]

@@ -79,14 +79,19 @@ def verdict(idle: Idle, window_ns: int) -> str | None:
     return None if idle.launch_ns is None else "mixed"
 
 
-def input_waits(trace: Trace) -> dict[int, Union]:
-    """When each process waited for its next batch."""
+def annotated(trace: Trace, condition: str) -> dict[int, Union]:
+    """When each process was in annotations `e` of which the condition holds."""
     rows = trace.sql(f"""
         SELECT e.process, e.ts_ns AS start, e.ts_ns + e.dur_ns AS stop FROM event e
-        WHERE e.kind = 'annotation' AND e.category = 'dataloader' AND e.process IS NOT NULL AND {TIME_NS} IS NOT NULL
+        WHERE e.kind = 'annotation' AND {condition} AND e.process IS NOT NULL AND {TIME_NS} IS NOT NULL
         ORDER BY e.process""").fetchnumpy()
     process, start, stop = (np.asarray(rows[name]) for name in ("process", "start", "stop"))
     return {of: Union.of(start[at], stop[at]) for of, at in groups(process)}
+
+
+def input_waits(trace: Trace) -> dict[int, Union]:
+    """When each process waited for its next batch."""
+    return annotated(trace, "e.category = 'dataloader'")
 
 
 def step_bounds(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:

@@ -80,7 +80,7 @@ STREAM_IDLE = Analysis(
     ),
     stream_idle,
     chapter="devices",
-    shown="stream idle_ns busy_percent host_wait_ns kernel_wait_ns other_wait_ns count total_ns busy_ns pipeline",
+    shown="stream pipeline idle_ns busy_percent host_wait_ns kernel_wait_ns other_wait_ns count total_ns busy_ns",
     per_device=True,
     needs=(SOME_DEVICE_WORK,),
     most=8,

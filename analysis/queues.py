@@ -91,8 +91,8 @@ QUEUES = Analysis(
     ),
     queues,
     chapter="devices",
-    shown="stream mean_length max_length mean_delay_ns median_delay_ns p99_delay_ns max_delay_ns count before_launch "
-    "no_launch pipeline",
+    shown="stream pipeline mean_length max_length mean_delay_ns median_delay_ns p99_delay_ns max_delay_ns count "
+    "before_launch no_launch",
     per_device=True,
     needs=(SOME_DEVICE_WORK, SOME_LAUNCHES),
     most=8,

@@ -101,7 +101,7 @@ def said(rows: Rows) -> str | None:
 SAID = {
     "launch": "it waited for the host to launch work",
     "input": "it waited for input",
-    "wait": "its streams waited for each other",
+    "wait": "its streams waited for each other, or for another device",
     "mixed": "it waited for several things",
 }
 
