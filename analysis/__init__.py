@@ -5,6 +5,7 @@
 
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.bound import STEP_BOUNDS
+from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
@@ -39,6 +40,8 @@ ANALYSES: list[Analysis] = [
     STEP_TIMES,
     STEPS,
     STEP_BOUNDS,
+    COMMUNICATION,
+    STRAGGLERS,
 ]
 
 

@@ -157,4 +157,4 @@ def test_what_bounds_each_step(tmp_path: Path):
     assert [row["input_wait_ns"] for row in rows] == [0, 0, 100, 0, 0]
     assert [row["mean_delay_ns"] for row in rows] == [3, 3, 58, 33, 131]
     assert [row["mean_queue"] for row in rows] == [5 / 40, 5 / 80, 60 / 200, 35 / 110, 133 / 120]
-    assert [row["step"] for row in longest] == [4]
+    assert [row["step"] for row in longest] == [2]
