@@ -4,13 +4,18 @@
 """
 
 from ral_trace.analysis.base import Analysis, Column, Rows
+from ral_trace.analysis.bound import STEP_BOUNDS
+from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
+from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
-from ral_trace.analysis.steps import STEPS
+from ral_trace.analysis.queues import QUEUE_CURVE, QUEUES
+from ral_trace.analysis.steps import STEP_TIMES, STEPS
 from ral_trace.analysis.summary import DEVICES, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
 from ral_trace.analysis.trust import LEDGER, QUALITY, SOURCES
+from ral_trace.analysis.utilisation import UTILISATION
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
@@ -23,13 +28,22 @@ ANALYSES: list[Analysis] = [
     TIMELINE,
     HOTSPOTS,
     KERNELS,
+    UTILISATION,
+    IDLE_GAPS,
+    STREAM_IDLE,
+    QUEUES,
+    QUEUE_CURVE,
     FALLBACKS,
     MEMORY_CURVE,
     MEMORY_PEAK,
     PEAK_HOLDERS,
     LIFETIMES,
     GROWTH,
+    STEP_TIMES,
     STEPS,
+    STEP_BOUNDS,
+    COMMUNICATION,
+    STRAGGLERS,
 ]
 
 
