@@ -5,9 +5,10 @@
 
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
-from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
+from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
+from ral_trace.analysis.stream_order import STREAM_ORDER
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
 
@@ -16,11 +17,15 @@ __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 ANALYSES: list[Analysis] = [
     LEDGER,
     QUALITY,
+    STREAM_ORDER,
     SUMMARY,
     DEVICES,
     TIMELINE,
     HOTSPOTS,
     KERNELS,
+    MODULES,
+    ANNOTATIONS,
+    LINES,
     FALLBACKS,
     MEMORY_CURVE,
     MEMORY_PEAK,
