@@ -8,14 +8,16 @@ from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
-from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.summary import DEVICES, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
+from ral_trace.analysis.trust import LEDGER, QUALITY, SOURCES
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
 ANALYSES: list[Analysis] = [
     LEDGER,
     QUALITY,
+    SOURCES,
     SUMMARY,
     DEVICES,
     TIMELINE,

@@ -47,6 +47,8 @@ class Column:
     unit: str
     about: str
     heading: str = ""
+    signed: bool = False
+    """Whether values below 0 make sense: differences."""
 
     @property
     def shown_as(self) -> str:
@@ -78,6 +80,42 @@ SOME_ALLOCATIONS = Need("EXISTS (FROM allocation)", "no allocation was recorded"
 SOME_STEPS = Need(
     "EXISTS (FROM event WHERE step IS NOT NULL)", "no steps in this trace: mark them with ral_trace.tracer.step()"
 )
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A chart: the largest values as bars, each device's in its vendor's colour."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A chart: values over time. Rows of the same `series` are one line; a value holds until the line's next row."""
+
+    series: tuple[str, ...]
+    time: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A chart: a value for each pair of row and column."""
+
+    row: str
+    column: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart with a drawing of its own in report.js: timeline, steps."""
+
+    name: str
+
+
+Chart = Bars | Lines | Heat | Drawn
 
 
 def no_remark(rows: Rows) -> str | None:
@@ -117,6 +155,10 @@ class Analysis:
     """Rows that a terminal shows, of each table."""
     remark: Callable[[Rows], str | None] = no_remark
     """One sentence that must not be overlooked, above the table; names in it are untrusted text."""
+    chart: Chart | None = None
+    """How the rows are drawn, where a picture says more than a table."""
+    detail: bool = False
+    """The terminal shows it only when asked for: --all, --only."""
     notable: Callable[[Row], Collection[str]] = nothing_notable
     """The columns of a row that should catch the eye."""
 

@@ -13,6 +13,7 @@ from ral_trace.analysis.base import (
     TIME_NS,
     WANTED,
     Analysis,
+    Bars,
     Column,
     Rows,
 )
@@ -178,6 +179,7 @@ HOTSPOTS = Analysis(
     COLUMNS,
     hotspots,
     chapter="time",
+    chart=Bars("name", "total_ns"),
     shown="name total_ns self_ns percent count mean_ns p99_ns fallbacks median_ns max_ns",
     per_device=True,
     notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],

@@ -1,6 +1,6 @@
 """The training steps: how long each took and what happened in it."""
 
-from ral_trace.analysis.base import SOME_STEPS, TIME_NS, VALID, Analysis, Column, Rows
+from ral_trace.analysis.base import SOME_STEPS, TIME_NS, VALID, Analysis, Column, Drawn, Rows
 from ral_trace.tracer.reading import Trace
 
 
@@ -59,6 +59,7 @@ STEPS = Analysis(
     ),
     steps,
     chapter="steps",
+    chart=Drawn("steps"),
     shown="step pid dur_ns launches fallbacks syncs kernel_ns transferred_bytes",
     needs=(SOME_STEPS,),
 )
