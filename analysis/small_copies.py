@@ -104,9 +104,7 @@ def _by_place(trace: Trace, rows: Columns, runs: list[_Run], latency: dict[tuple
         return Rows()
     known = origins(trace, rows["id"][[run.first for run in runs[:MOST_PLACES]]])
     places = known + [(None, None)] * (len(runs) - len(known))
-    named = {
-        at: shown for at, shown in trace.sql(f"WITH {NAMED_DEVICE} SELECT device, shown FROM named_device").fetchall()
-    }
+    named = dict(trace.sql(f"WITH {NAMED_DEVICE} SELECT device, shown FROM named_device").fetchall())
     numbers = dict(trace.sql("SELECT id, number FROM stream").fetchall())
     found: dict[tuple[object, ...], dict[str, object]] = {}
     for run, (op, line) in zip(runs, places, strict=True):
