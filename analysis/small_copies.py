@@ -66,7 +66,7 @@ def small_copies(trace: Trace, *, device: str | None = None, limit: int | None =
         ).fetchnumpy()
     )
     runs = _runs(rows, {key: apart for key, (apart, _) in fits.items()})
-    return _by_place(trace, rows, runs, {key: latency for key, (_, latency) in fits.items()})[:limit]
+    return Rows(_by_place(trace, rows, runs, {key: latency for key, (_, latency) in fits.items()})[:limit])
 
 
 def _runs(rows: Columns, apart: dict[tuple[int, str], float]) -> list[_Run]:
