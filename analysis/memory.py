@@ -9,6 +9,7 @@ from ral_trace.analysis.base import (
     WANTED,
     Analysis,
     Column,
+    Lines,
     Row,
     Rows,
 )
@@ -67,6 +68,7 @@ MEMORY_CURVE = Analysis(
     (DEVICE, Column("ts_ns", "time", "when"), Column("allocated_bytes", "bytes", "in blocks that are in use")),
     memory_curve,
     chapter="memory",
+    chart=Lines(("device",), "ts_ns", "allocated_bytes"),
     needs=(SOME_ALLOCATIONS,),
 )
 

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ral_trace.analysis.base import SOME_STEPS, TIME_NS, VALID, Analysis, Column, Row, Rows
+from ral_trace.analysis.base import SOME_STEPS, TIME_NS, VALID, Analysis, Column, Drawn, Row, Rows
 from ral_trace.analysis.bound import annotated, input_waits
 from ral_trace.analysis.device_work import device_work, named_devices, percentile
 from ral_trace.analysis.intervals import Union
@@ -186,6 +186,7 @@ STEPS = Analysis(
     COLUMNS,
     steps,
     chapter="steps",
+    chart=Drawn("steps"),
     shown="step pid dur_ns state launches fallbacks syncs idle_ns input_percent kernel_ns transferred_bytes why",
     needs=(SOME_STEPS,),
     remark=said,

@@ -36,7 +36,13 @@ class Rows(list[dict[str, Any]]):
             raise UsageError("df() needs pandas; install it with: python -m pip install pandas")
         import pandas
 
-        return pandas.DataFrame(self).convert_dtypes()
+        def column(values: list[Any]) -> Any:
+            known = [value for value in values if value is not None]
+            whole = known and all(type(value) is int and abs(value) < 1 << 63 for value in known)
+            # Left to itself pandas takes whole numbers with a gap among them through floats.
+            return pandas.array(values, dtype="Int64") if whole else values
+
+        return pandas.DataFrame({name: column([row[name] for row in self]) for name in (self[0] if self else ())})
 
 
 class Trace:

@@ -16,7 +16,8 @@ from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
-from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.summary import DEVICES, SUMMARY
+from ral_trace.analysis.trust import LEDGER, QUALITY
 from ral_trace.analysis.units import human
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.app import make_app, prefetch
