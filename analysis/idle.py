@@ -18,8 +18,8 @@ from ral_trace.analysis.device_work import (
     named_devices,
     streams,
 )
-from ral_trace.analysis.hotspots import self_times
 from ral_trace.analysis.intervals import Integers
+from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
 
 
@@ -227,7 +227,7 @@ class _Host:
         begin, end = np.maximum(self.start[inside], start), np.minimum(self.stop[inside], stop)
         order = np.lexsort((np.arange(len(inside)), -end, begin))
         inside = inside[order]
-        own = self_times(self.thread[inside].astype(np.int32), begin[order], end[order])
+        own = _native.own_times(self.thread[inside].astype(np.int32), begin[order], end[order])
         by_what = np.argsort(self.what[inside], kind="stable")
         what = self.what[inside][by_what]
         first = np.flatnonzero(np.concatenate([[True], what[1:] != what[:-1]]))
