@@ -66,7 +66,7 @@ def small_copies(trace: Trace, *, device: str | None = None, limit: int | None =
         ).fetchnumpy()
     )
     runs = _runs(rows, {key: apart for key, (apart, _) in fits.items()})
-    return _by_place(trace, rows, runs, {key: latency for key, (_, latency) in fits.items()})[:limit]
+    return Rows(_by_place(trace, rows, runs, {key: latency for key, (_, latency) in fits.items()})[:limit])
 
 
 def _runs(rows: Columns, apart: dict[tuple[int, str], float]) -> list[_Run]:
@@ -104,9 +104,7 @@ def _by_place(trace: Trace, rows: Columns, runs: list[_Run], latency: dict[tuple
         return Rows()
     known = origins(trace, rows["id"][[run.first for run in runs[:MOST_PLACES]]])
     places = known + [(None, None)] * (len(runs) - len(known))
-    named = {
-        at: shown for at, shown in trace.sql(f"WITH {NAMED_DEVICE} SELECT device, shown FROM named_device").fetchall()
-    }
+    named = dict(trace.sql(f"WITH {NAMED_DEVICE} SELECT device, shown FROM named_device").fetchall())
     numbers = dict(trace.sql("SELECT id, number FROM stream").fetchall())
     found: dict[tuple[object, ...], dict[str, object]] = {}
     for run, (op, line) in zip(runs, places, strict=True):
