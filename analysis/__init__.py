@@ -3,8 +3,10 @@
 `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read.
 """
 
+from ral_trace.analysis.across import ACROSS
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
+from ral_trace.analysis.fusion import FUSION
 from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
 from ral_trace.analysis.round_trips import ROUND_TRIPS
@@ -24,11 +26,13 @@ ANALYSES: list[Analysis] = [
     SUMMARY,
     DEVICES,
     TIMELINE,
+    FUSION,
     HOTSPOTS,
     KERNELS,
     MODULES,
     ANNOTATIONS,
     LINES,
+    ACROSS,
     FALLBACKS,
     TRANSFERS,
     ROUND_TRIPS,

@@ -79,7 +79,7 @@ def round_trips(trace: Trace, *, device: str | None = None, limit: int | None = 
             WHERE {WANTED} ORDER BY p.down, p.up""",
             [device],
         )
-    return _by_place(trace, pairs)[:limit] if pairs else pairs
+    return Rows(_by_place(trace, pairs)[:limit]) if pairs else pairs
 
 
 def _blocks(trace: Trace) -> Columns:
