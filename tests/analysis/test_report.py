@@ -35,6 +35,10 @@ def found(path: Path) -> Report:
         return collect(trace)
 
 
+NOT_IN_IT = {"stream_order", "fusion", "modules", "annotations", "lines", "round_trips", "small_copies"}
+"""Nothing of the synthetic training."""
+
+
 def printed(found: Report, width: int) -> str:
     out = io.StringIO()
     terminal.render(found, Console(file=out, width=width, color_system=None))
@@ -42,7 +46,8 @@ def printed(found: Report, width: int) -> str:
 
 
 def test_every_row_has_the_documented_columns(found: Report):
-    assert [name for name, section in found.sections.items() if section.rows] == [found.name for found in ANALYSES]
+    assert list(found.sections) == [found.name for found in ANALYSES]
+    assert {name for name, section in found.sections.items() if not section.rows} == NOT_IN_IT
     for section in found.sections.values():
         columns = [column.name for column in section.analysis.columns]
         assert all(list(row) == columns for row in section.rows), section.analysis.name
@@ -188,7 +193,7 @@ def test_a_program_without_devices_has_host_ops(tmp_path: Path):
     with case.open(tmp_path) as trace:
         found = collect(trace)
     text = printed(found, 80)
-    assert "host\n  name        total    self" in text
+    assert "host name total self" in " ".join(text.split())
     assert "1 event over 100 ns" in text
     assert "aten::mm" in html.render(found)
 
