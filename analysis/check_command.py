@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import duckdb
 
-from ral_trace.analysis.check import STATISTICS, Outcome, assertions_of, check, failures, read
+from ral_trace.analysis.check import STATISTICS, Outcome, assertions_of, check, failures, read, told
 from ral_trace.analysis.compare import compare
 from ral_trace.analysis.compare_words import regressions, said
 from ral_trace.analysis.expressions import UNITS, BadExpression
@@ -98,12 +98,6 @@ def _no_worse(opened: Trace, share: float, tolerance: str) -> Outcome:
     worse = regressions(found, share)
     asserted = f"no worse than {found.base} by more than {tolerance}"
     return Outcome(plain(asserted), not worse, said(found) if not worse else f"{len(worse)} worse", tuple(worse))
-
-
-def told(outcome: Outcome) -> str:
-    """An outcome in a line, and the rows that broke it in lines below."""
-    mark = {True: "ok     ", False: "FAILED ", None: "UNKNOWN"}[outcome.holds]
-    return "\n".join([f"{mark} {outcome.assertion}  ({outcome.said})", *(f"          {row}" for row in outcome.rows)])
 
 
 def listing() -> str:
