@@ -103,13 +103,10 @@ def _no_worse(opened: Trace, share: float, tolerance: str) -> Outcome:
 def listing() -> str:
     """The metrics with their units, the statistics and the units."""
     wide = max(len(metric.name) for metric in METRICS)
-    lines = [f"{metric.name:{wide}}  {metric.unit:8}{metric.about}" for metric in METRICS]
-    named = ", ".join(metric.name for metric in METRICS if metric.named and not metric.name.endswith("_per_step"))
+    lines = [f"{metric.name:{wide}}  {metric.unit:7}  {metric.about}" for metric in METRICS]
     return "\n".join([
         *lines,
         "",
-        f"of a name (* is any text)  {named}, and each per step",
-        "of a device                fallbacks[ral:1]",
-        f"statistics                 {' '.join(STATISTICS)}; without one, all the values must be so",
-        f"units of numbers           {' '.join(UNITS)}",
+        f"statistics: {' '.join(STATISTICS)}",
+        f"units:      {' '.join(UNITS)}",
     ])  # fmt: skip
