@@ -3,33 +3,71 @@
 `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read.
 """
 
+from ral_trace.analysis.advice import ADVICE
 from ral_trace.analysis.base import Analysis, Column, Rows
+from ral_trace.analysis.bound import STEP_BOUNDS
+from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
+from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
+from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
-from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
+from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
+from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
+from ral_trace.analysis.layout import LAYOUT_COPIES
 from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
-from ral_trace.analysis.steps import STEPS
+from ral_trace.analysis.queues import QUEUE_CURVE, QUEUES
+from ral_trace.analysis.round_trips import ROUND_TRIPS
+from ral_trace.analysis.small_copies import SMALL_COPIES
+from ral_trace.analysis.steps import STEP_TIMES, STEPS
+from ral_trace.analysis.stream_order import STREAM_ORDER
 from ral_trace.analysis.summary import DEVICES, SUMMARY
+from ral_trace.analysis.syncs import LONGEST_SYNCS, SYNCS
 from ral_trace.analysis.timeline import TIMELINE
+from ral_trace.analysis.transfers import TRANSFERS
 from ral_trace.analysis.trust import LEDGER, QUALITY, SOURCES
+from ral_trace.analysis.utilisation import UTILISATION
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
 ANALYSES: list[Analysis] = [
     LEDGER,
     QUALITY,
+    STREAM_ORDER,
     SOURCES,
     SUMMARY,
     DEVICES,
+    ADVICE,
     TIMELINE,
     HOTSPOTS,
     KERNELS,
+    MODULES,
+    ANNOTATIONS,
+    LINES,
+    UTILISATION,
+    IDLE_GAPS,
+    STREAM_IDLE,
+    QUEUES,
+    QUEUE_CURVE,
     FALLBACKS,
+    FALLBACK_TAX,
+    FALLBACK_LINES,
+    FALLBACK_HEAT,
+    FALLBACK_STORMS,
+    SYNCS,
+    LONGEST_SYNCS,
+    LAYOUT_COPIES,
+    TRANSFERS,
+    ROUND_TRIPS,
+    SMALL_COPIES,
     MEMORY_CURVE,
     MEMORY_PEAK,
     PEAK_HOLDERS,
     LIFETIMES,
     GROWTH,
+    STEP_TIMES,
     STEPS,
+    STEP_BOUNDS,
+    COMMUNICATION,
+    STRAGGLERS,
 ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from ral_trace.analysis.wait_names import HOST_WAITS
 from ral_trace.tracer.reading import Rows, Trace
 from ral_trace.tracer.schema import FLAGS
 
@@ -74,7 +75,7 @@ SOME_DEVICE_WORK = Need(_kind("kernel", "transfer"), "no kernel and no copy was 
 SOME_KERNELS = Need(_kind("kernel"), "no kernel was recorded")
 SOME_LAUNCHES = Need(_kind("launch"), "no launch was recorded")
 SOME_TRANSFERS = Need(_kind("transfer"), "no copy was recorded")
-SOME_SYNCS = Need(_kind("sync"), "no wait of the host for a device was recorded")
+SOME_SYNCS = Need(f"EXISTS (FROM event e WHERE {HOST_WAITS})", "no wait of the host for a device was recorded")
 SOME_FALLBACKS = Need(_kind("fallback"), "no fallback was recorded")
 SOME_ALLOCATIONS = Need("EXISTS (FROM allocation)", "no allocation was recorded")
 SOME_STEPS = Need(
@@ -210,9 +211,12 @@ KERNEL_CLASS = """CASE
     ELSE 'compute' END"""
 """What a kernel or copy `e` does, by its name (HolisticTraceAnalysis' classes): communication, memory, compute."""
 
-LINE = """line_of AS (
+LIBRARY = "(^|/)(torch|ral_trace|(site|dist)-packages)/|^<"
+"""Files that are no part of the program, as a regular expression."""
+
+LINE = f"""line_of AS (
     SELECT id AS stack, coalesce(
-        list_filter(frames, lambda f: NOT regexp_matches(f.file, '(^|/)(torch|ral_trace|(site|dist)-packages)/|^<'))[1],
+        list_filter(frames, lambda f: NOT regexp_matches(f.file, '{LIBRARY}'))[1],
         frames[1]) AS frame,
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""

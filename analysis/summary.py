@@ -1,6 +1,7 @@
 """What a trace holds: the whole of it in one row, and what each device did."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.device_work import device_work
 from ral_trace.tracer.reading import Trace
 
 
@@ -51,18 +52,12 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work. The host is
     a device for its memory only: its ops are not rows of it, so how busy it was is unknown.
     """
+    busy = {found: work.busy.total_ns for found, work in device_work(trace).by_device().items()}
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, span AS (
             SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns FROM event e WHERE {VALID}),
-        work AS (
-            SELECT device, ts_ns, ts_ns + dur_ns AS end_ns, max(ts_ns + dur_ns) OVER (
-                       PARTITION BY device ORDER BY ts_ns, dur_ns, id
-                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
-            FROM event e WHERE kind IN ('kernel', 'transfer') AND {TIME_NS} IS NOT NULL),
-        busy AS (
-            SELECT device, sum(greatest(end_ns - greatest(ts_ns, coalesce(covered_ns, ts_ns)), 0)) AS ns
-            FROM work GROUP BY device),
+        busy AS (SELECT unnest($2::INTEGER[]) AS device, unnest($3::BIGINT[]) AS ns),
         counted AS (
             SELECT device,
                    count(*) FILTER (kind = 'kernel') AS kernels,
@@ -89,7 +84,7 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
         LEFT JOIN busy ON busy.device = d.device
         LEFT JOIN peak ON peak.device = d.device
         WHERE {WANTED} ORDER BY d.position""",
-        [device],
+        [device, [*busy], [*busy.values()]],
     )
 
 

@@ -36,6 +36,21 @@ def nest(
 ) -> NDArray[np.int64]:
     """The id of each row's innermost enclosing row, -1: none. Rows by thread, then start, then longest first."""
 
+def own_times(
+    thread: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64], tolerance_ns: int = 0
+) -> NDArray[np.int64]:
+    """The nanoseconds of each row that belong to no row within it: each moment is the row's that started last.
+
+    Never negative; they add up to the union of the rows of a thread. Rows by thread, then start, then longest first. A
+    row that ends up to `tolerance_ns` after the row that it lies in (its times are rounded) keeps its time, and the
+    other loses it.
+    """
+
+def unions(
+    group: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64], groups: int
+) -> NDArray[np.int64]:
+    """How many nanoseconds the rows of each group 0, 1, ... cover together. Rows by start."""
+
 def start(hooks: str, note: str) -> str | None:
     """Starts the watcher of this process, once, and joins recordings that run.
 

@@ -18,6 +18,7 @@ from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.flight_command import dump as write_dumps
 from ral_trace.tracer.flight_command import fly
+from ral_trace.tracer.interrupts import ending_queries
 from ral_trace.tracer.outputs import refuse_input
 from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
@@ -358,7 +359,10 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     cut = words.index("--") if "--" in words else len(words)
     try:
-        code = main_command.main(words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :]))
+        with ending_queries():
+            code = main_command.main(
+                words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :])
+            )
     except click.ClickException as error:
         sys.stderr.write(f"ral-trace: {plain(error.format_message())} (see ral-trace --help)\n")
         sys.exit(error.exit_code)

@@ -8,7 +8,7 @@ in-memory database that may touch no other file, and that cannot be talked out o
 import contextlib
 import importlib.util
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,7 @@ from typing import Any, Self
 import duckdb
 
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
+from ral_trace.tracer.interrupts import interruptible
 from ral_trace.tracer.schema import SCHEMA_VERSION
 from ral_trace.tracer.text import sql_text
 
@@ -66,7 +67,8 @@ class Trace:
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
         self.export_folder = Path(self._spill.name) / "export"
         self.export_folder.mkdir(mode=0o700)
-        self.connection = duckdb.connect(":memory:")
+        self._closing = contextlib.ExitStack()
+        self.connection = self._closing.enter_context(interruptible(duckdb.connect(":memory:")))
         with contextlib.ExitStack() as unless_opened:
             unless_opened.callback(self.close)
             self._attach(path, "trace", self.path)
@@ -119,6 +121,13 @@ class Trace:
             raise UsageError(f"{self.path}: is open alone; to compare it open another one beside it")
         return _OtherTrace(self, self._other_path)
 
+    @contextlib.contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A further connection to the same trace, because one has only one open result at a time."""
+        with interruptible(self.connection.cursor()) as connection:
+            connection.execute("USE trace")
+            yield connection
+
     def sql(self, query: str, parameters: Sequence[Any] | None = None) -> duckdb.DuckDBPyRelation:
         """A relation over the trace, for our own queries; `.fetchall()`, `.fetchnumpy()`, `.columns` give what it
         holds.
@@ -146,7 +155,7 @@ class Trace:
 
     def close(self) -> None:
         """Closes the connection and removes the spill folder."""
-        self.connection.close()
+        self._closing.close()
         self._spill.cleanup()
 
     def __enter__(self) -> Self:

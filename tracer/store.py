@@ -20,6 +20,7 @@ import duckdb
 
 from ral_trace.tracer import derive, schema
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.interrupts import interruptible
 from ral_trace.tracer.text import sql_text
 
 OUTPUT = "output"
@@ -47,7 +48,9 @@ class TraceBuilder:
         self.output = output
         self.partial = output.absolute().with_name(f".{output.name}.partial-{os.getpid()}-{threading.get_native_id()}")
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
-        self.connection = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
+        self._closing = contextlib.ExitStack()
+        spilling = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
+        self.connection = self._closing.enter_context(interruptible(spilling))
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(self.close)
             with self.saying_where():
@@ -86,7 +89,7 @@ class TraceBuilder:
 
     def close(self) -> None:
         """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
-        self.connection.close()
+        self._closing.close()
         self._spill.cleanup()
         for left in (self.partial, self.partial.with_name(f"{self.partial.name}.wal")):
             left.unlink(missing_ok=True)

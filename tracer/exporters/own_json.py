@@ -90,7 +90,7 @@ def _rows_of(trace: Trace, table: Table, condition: str, selection: Selection) -
         rows += cut_note(selection)
     texts = ", ".join(_member(column, kind) for column, (kind, _) in table.columns.items())
     order = f"ORDER BY {table.sort}" if table.sort else ""
-    with drawn.cursor(trace) as connection:
+    with trace.cursor() as connection:
         found = connection.execute(f"SELECT '{{' || concat_ws(',', {texts}) || '}}' FROM ({rows}) {order}")
         while chunk := found.fetchmany(ROWS_AT_ONCE):
             yield [text for (text,) in chunk]
@@ -193,7 +193,7 @@ class _ViewerEvents:
                    {_microseconds(start)} AS ts, {_microseconds("dur_ns")} AS dur, {shown} AS shown
             FROM ({drawn.slices_sql(self._selection)})"""
         arrows = _Arrows(self._trace, self._selection)
-        with drawn.cursor(self._trace) as connection:
+        with self._trace.cursor() as connection:
             found = connection.execute(query)
             while rows := found.fetchmany(ROWS_AT_ONCE):
                 lines = self._lines(rows, arrows)
@@ -236,7 +236,7 @@ class _ViewerEvents:
             drawn_counters.source_values_sql(self._selection),
         ):
             ts = _microseconds(f"ts_ns - ({self._zero})")
-            with drawn.cursor(self._trace) as connection:
+            with self._trace.cursor() as connection:
                 found = connection.execute(
                     f"SELECT key, {ts}, to_json(value)::VARCHAR FROM ({values}) ORDER BY key, ts_ns"
                 )

@@ -30,7 +30,7 @@ from ral_trace.tracer.importers import (
     rpd,
     snapshot,
 )
-from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable
+from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable, refuse_other_forms
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
@@ -216,4 +216,7 @@ def importer_of(path: Path) -> Importer | None:
                 raise InputRefused(path, "the file is empty", "record or export it again")
         head = head_of(path)
         sure = [importer.sniff(head) for importer in IMPORTERS]
-        return IMPORTERS[sure.index(max(sure))] if max(sure) > 0 else None
+        if max(sure) > 0:
+            return IMPORTERS[sure.index(max(sure))]
+        refuse_other_forms(head)
+        return None

@@ -44,7 +44,7 @@ def sniff(head: Head) -> float:
 def read(path: Path, rows: Rows) -> None:
     """Adds a counter for each category. Raises InputRefused."""
     rows.facts["producer"] = "torch.profiler"
-    with opened(path) as file:
+    with opened(path, rows.bad) as file:
         tokens = _Tokens(path, rows, file)
         tokens.expect(b"[")
         tokens.expect(b"[")

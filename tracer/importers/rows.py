@@ -192,14 +192,12 @@ class Rows:
     def finish(self) -> None:
         """Hands over what is left. Nothing can be added afterwards."""
         self.flush()
-        if self.builder.derived:
-            return
-        source = self.source
+        source = None if self.builder.derived else self.source
         self.builder.add_rows("quality", [
             {"source": source, "process": process, "what": what, "count": count, "example": example}
             for (what, process), (count, example) in self._bad.items()
         ])  # fmt: skip
-        if self.facts:
+        if self.facts and source is not None:
             sets = ", ".join(f'"{column}" = ?' for column in self.facts)
             values = [_fitting("source", column, value) for column, value in self.facts.items()]
             self.builder.connection.execute(f"UPDATE source SET {sets} WHERE id = ?", [*values, source])

@@ -8,6 +8,7 @@
 #include "arrow_stream.h"
 #include "integers.h"
 #include "nesting.h"
+#include "own_time.h"
 #include "plain_pickle.h"
 #include "python_bindings.h"
 #include "reader.h"
@@ -35,6 +36,35 @@ Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Colu
   nest(thread.data(), start_ns.data(), end_ns.data(), id.data(), static_cast<std::size_t>(rows), tolerance_ns,
        parent.mutable_data());
   return parent;
+}
+
+Column<std::int64_t> own_time_columns(const Column<std::int32_t>& thread, const Column<std::int64_t>& start_ns,
+                                      const Column<std::int64_t>& end_ns, std::int64_t tolerance_ns) {
+  const auto rows = thread.size();
+  if (start_ns.size() != rows || end_ns.size() != rows) {
+    throw py::value_error("own_times: all columns must have the same length");
+  }
+  Column<std::int64_t> own(rows);
+  own_times(thread.data(), start_ns.data(), end_ns.data(), static_cast<std::size_t>(rows), tolerance_ns,
+            own.mutable_data());
+  return own;
+}
+
+Column<std::int64_t> union_columns(const Column<std::int32_t>& group, const Column<std::int64_t>& start_ns,
+                                   const Column<std::int64_t>& end_ns, std::int32_t groups) {
+  const auto rows = group.size();
+  if (start_ns.size() != rows || end_ns.size() != rows) {
+    throw py::value_error("unions: all columns must have the same length");
+  }
+  const auto* first = group.data();
+  if (groups < 0 || std::any_of(first, first + rows, [groups](auto g) { return g < 0 || g >= groups; })) {
+    throw py::value_error("unions: there is a group beyond the number of groups");
+  }
+  Column<std::int64_t> last(groups);
+  Column<std::int64_t> covered(groups);
+  unions(first, start_ns.data(), end_ns.data(), static_cast<std::size_t>(rows), static_cast<std::size_t>(groups),
+         last.mutable_data(), covered.mutable_data());
+  return covered;
 }
 
 // What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the
@@ -272,6 +302,9 @@ PYBIND11_MODULE(_native, module) {
   module.def("integer_column", &integer_column, py::arg("rows"), py::arg("column"));
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
              py::arg("tolerance_ns") = 0);
+  module.def("own_times", &own_time_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"),
+             py::arg("tolerance_ns") = 0);
+  module.def("unions", &union_columns, py::arg("group"), py::arg("start_ns"), py::arg("end_ns"), py::arg("groups"));
   bind_writer(module);
   bind_program(module);
   bind_reader(module);

@@ -1,0 +1,153 @@
+"""The rules of `advice`: each looks at the rows of other questions for one sort of thing worth doing."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from ral_trace.analysis.base import VALID, Row, Rows
+from ral_trace.analysis.fallback_heat import fallback_heat
+from ral_trace.analysis.fallback_tax import fallback_tax
+from ral_trace.analysis.layout import layout_copies
+from ral_trace.analysis.memory import growth, leaks
+from ral_trace.analysis.steps import steps
+from ral_trace.analysis.syncs import syncs
+from ral_trace.analysis.units import duration, human
+from ral_trace.analysis.wait_reasons import REASONS
+from ral_trace.tracer.reading import Trace
+
+LEAST_PERCENT, LEAST_TIMES = 1.0, 3
+"""What gains less, or was seen less often, is not worth saying, or chance."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing worth doing. Names in it are untrusted text."""
+
+    what: str
+    to_do: str
+    evidence: str
+    found_by: tuple[str, ...]
+    gain_ns: int | None
+    """An upper bound; None: it is not about time."""
+    count: int
+    device: str | None = None
+    line: str | None = None
+
+
+class Findings:
+    """What the rules ask of a trace, and what gains are compared with."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        durations = [row["dur_ns"] for row in steps(trace) if row["dur_ns"] is not None]
+        self.steps = len(durations)
+        self.in_steps = self.steps > 0
+        """Only what is in steps counts, if there are any: a program's beginning and end are no pattern."""
+        self.base_ns: int = sum(durations) if durations else self._spans_ns()
+
+    def _spans_ns(self) -> int:
+        [(total,)] = self.trace.sql(f"""
+            SELECT coalesce(sum(ns), 0)::BIGINT FROM (
+                SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns
+                FROM event e WHERE {VALID} GROUP BY e.process)""").fetchall()
+        return int(total)
+
+    @cached_property
+    def syncs(self) -> Rows:
+        """All rows of `syncs`."""
+        return syncs(self.trace, in_steps=self.in_steps, limit=None)
+
+    def times(self, count: int) -> str:
+        """How often that is, in words."""
+        if self.steps and count >= self.steps:
+            return f"{count:,} times ({count / self.steps:.3g} a step)"
+        return f"{count:,} times"
+
+
+def implement_ops(known: Findings) -> Iterator[Finding]:
+    """Ops that fall back."""
+    rows = fallback_tax(known.trace, in_steps=known.in_steps)
+    reasons = {(row["name"], row["device"]): row["reason"] for row in fallback_heat(known.trace) if row["reason"]}
+    for row in rows:
+        if not row["gain_ns"]:
+            continue
+        why = reasons.get((row["name"], row["device"]))
+        evidence = f"fell back {known.times(row['count'])}: {duration(row['tax_ns'])} of tax"
+        if row["overlapped_ns"]:
+            evidence += f", of that {duration(row['overlapped_ns'])} beside other work"
+        yield Finding(
+            "implement op",
+            f"implement {row['name']} on {row['device']}",
+            evidence + (f"; {why}" if why else ""),
+            ("fallback_tax", "fallback_heat"),
+            row["gain_ns"],
+            row["count"],
+            row["device"],
+        )
+
+
+def remove_waits(known: Findings) -> Iterator[Finding]:
+    """Waits that leave a device without work. Those of fallbacks go with the fallback."""
+    remedies = {reason.name: reason.remedy for reason in REASONS[1:]}
+
+    def place(row: Row) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in ("device", "reason", "line", "name"))
+
+    some = sorted((row for row in known.syncs if row["reason"] in remedies and row["idle_ns"]), key=place)
+    for _, group in groupby(some, key=place):
+        rows = list(group)
+        row = max(rows, key=lambda row: int(row["total_ns"]))
+        count, total_ns, idle_ns = (sum(row[name] for row in rows) for name in ("count", "total_ns", "idle_ns"))
+        waited = f", mostly for {row['waited_for']}" if row["waited_kind"] in ("kernel", "transfer") else ""
+        yield Finding(
+            "remove wait",
+            f"{row['reason']}: {remedies[row['reason']]}",
+            f"{row['name']} waited {known.times(count)} for {duration(total_ns)}{waited}; "
+            f"{row['device']} had nothing else to do for {duration(idle_ns)} because of it",
+            ("syncs",),
+            idle_ns,
+            count,
+            row["device"],
+            row["line"],
+        )
+
+
+def change_layout(known: Findings) -> Iterator[Finding]:
+    """Copies that only change how a tensor lies in memory."""
+    for row in layout_copies(known.trace, in_steps=known.in_steps, limit=None):
+        if not row["alone_ns"]:
+            continue
+        yield Finding(
+            "change layout",
+            "keep the tensor in the layout that the device's kernels take"
+            + (" (convolutions: memory_format=torch.channels_last)" if row["kind"] == "kernel" else ""),
+            f"{row['name']} copied {known.times(row['count'])} for {duration(row['total_ns'])} "
+            f"only to change the layout; nothing else ran on {row['device']} for {duration(row['alone_ns'])} of that",
+            ("layout_copies",),
+            row["alone_ns"],
+            row["count"],
+            row["device"],
+            row["line"],
+        )
+
+
+def stop_leaks(known: Findings) -> Iterator[Finding]:
+    """Memory that grows in nearly every step."""
+    for row in growth(known.trace):
+        if leaks(row):
+            source = f"blocks of {row['op']}" if row["op"] else "blocks of unknown origin"
+            yield Finding(
+                "stop leak",
+                f"find what keeps {source} on {row['device']}: detach() what is kept across steps, or drop it",
+                f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} steps, by "
+                f"{human(row['bytes_per_step'], 'bytes')} a step",
+                ("growth",),
+                None,
+                row["steps_grown"],
+                row["device"],
+                row.get("line"),
+            )
+
+
+RULES: list[Callable[[Findings], Iterator[Finding]]] = [implement_ops, remove_waits, change_layout, stop_leaks]
