@@ -10,7 +10,7 @@ from ral_trace.analysis.fallback_heat import fallback_heat
 from ral_trace.analysis.fallback_tax import fallback_tax
 from ral_trace.analysis.layout import layout_copies
 from ral_trace.analysis.memory import growth, leaks
-from ral_trace.analysis.settled import steady_steps
+from ral_trace.analysis.steady import steady_steps
 from ral_trace.analysis.syncs import syncs
 from ral_trace.analysis.units import duration, human
 from ral_trace.analysis.wait_reasons import REASONS

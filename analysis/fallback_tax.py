@@ -23,7 +23,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.holds import Work, aftermath, held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
-from ral_trace.analysis.settled import in_steady
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.waits import waits
 from ral_trace.tracer.reading import Trace

@@ -18,7 +18,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.holds import Flags
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
-from ral_trace.analysis.settled import in_steady
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain

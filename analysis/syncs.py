@@ -22,7 +22,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.holds import held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
-from ral_trace.analysis.settled import in_steady
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.wait_names import HOST_WAITS
 from ral_trace.analysis.wait_reasons import REASONS, reasons
