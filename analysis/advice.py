@@ -104,7 +104,7 @@ ADVICE = Analysis(
         Column(
             "gain_percent",
             "percent",
-            "of the time of the steps after the warm-up; where gain_per_step_ns is unknown, of the spans of all processes",
+            "of the time of the steps after the warm-up; if gain_per_step_ns is unknown, of the spans of all processes",
             "of time",
         ),
         Column(

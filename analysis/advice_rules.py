@@ -85,7 +85,8 @@ class Findings:
 
 def implement_ops(known: Findings) -> Iterator[Finding]:
     """Ops that fall back."""
-    reasons = {(row["name"], row["device"]): row["reason"] for row in fallback_heat(known.trace) if row["reason"]}
+    cells = fallback_heat(known.trace) if known.tax else Rows()
+    reasons = {(row["name"], row["device"]): row["reason"] for row in cells if row["reason"]}
     for row in known.tax:
         if not row["gain_ns"]:
             continue
