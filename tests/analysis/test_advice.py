@@ -9,6 +9,7 @@ import pytest
 from ral_trace.analysis.advice import advice, first_of_all
 from ral_trace.tracer.schema import FLAGS
 from tests.analysis.cases import INVALID, Case
+from tests.analysis.test_communication import NAME, US, reduced, two_ranks
 
 STEPS, STEP_NS = 10, 10_000
 
@@ -199,6 +200,31 @@ def test_copies_from_pageable_memory(tmp_path: Path):
     with other.case.open(tmp_path) as trace:
         (only,) = [row for row in advice(trace) if row["what"] == "pin memory"]
     assert (only["gain_ns"], only["count"], only["gain_per_step_ns"]) == (STEPS * 2 * 10**7, STEPS, None)
+
+
+def test_small_copies_in_a_row(tmp_path: Path):
+    """Copies take 100 and a nanosecond a byte: one of all saves 100 for each but the first."""
+    training = Training()
+
+    def step(at: int) -> None:
+        training.kernel(at + 100, at + 500, at + 8500)
+        for number in range(10):
+            begin = at + 8500 + 130 * number
+            training.transfer("Memcpy HtoD", begin - 40, begin, 100 + number, number, "host_to_device")
+
+    with training.run(step).open(tmp_path) as trace:
+        found = {row["what"]: row for row in advice(trace)}["merge copies"]
+    assert (found["gain_ns"], found["count"], found["gain_per_step_ns"]) == (STEPS * 9 * 100, STEPS * 10, None)
+
+
+def test_a_rank_that_is_always_late(tmp_path: Path):
+    facts = reduced(1_000)
+    first = [(NAME, 100 + 200 * number, 60, facts) for number in range(4)]
+    second = [(NAME, 140 + 200 * number, 20, facts) for number in range(4)]
+    with two_ranks(tmp_path, first, second) as trace:
+        found = [row for row in advice(trace) if row["what"] == "balance ranks"]
+    (late,) = found
+    assert (late["gain_ns"], late["count"], late["to_do"][:29]) == (4 * 40 * US, 4, "see what makes rank 1 late: i")
 
 
 def test_a_leak_has_no_gain_in_time(tmp_path: Path):
