@@ -20,6 +20,7 @@ from ral_trace.analysis.expressions import Assertion, BadExpression, Number, Ref
 from ral_trace.analysis.metrics import METRICS, Measured, Metric, Selection, Unknown, Values
 from ral_trace.analysis.summary import devices
 from ral_trace.analysis.units import human
+from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
 
@@ -152,9 +153,30 @@ def check(
     return [judge.outcome(assertion) for assertion in read(assertions, baseline=baseline is not None)]
 
 
+def measure(trace: Trace, text: str, *, skip_steps: int = 0, allow_missing: bool = False) -> int | float:
+    """One value of the trace: `measure(trace, "step_ns.median")`. Raises BadExpression, and RalTraceError where the
+    trace cannot say it.
+    """
+    [assertion] = read([f"{text} == 0"])
+    try:
+        found = _Judge(trace, None, skip_steps, allow_missing).single(assertion.left).value
+    except Unknown as error:
+        raise RalTraceError(f"{text}: cannot be known: {error}") from error
+    assert found is not None
+    if isinstance(found, Fraction):
+        return int(found) if found.denominator == 1 else float(found)
+    return found
+
+
 def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those that do not hold, or that the trace cannot say."""
     return [outcome for outcome in outcomes if not outcome.holds]
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome in a line, and the rows that broke it in lines below."""
+    mark = {True: "ok     ", False: "FAILED ", None: "UNKNOWN"}[outcome.holds]
+    return "\n".join([f"{mark} {outcome.assertion}  ({outcome.said})", *(f"          {row}" for row in outcome.rows)])
 
 
 class _Judge:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import duckdb
 
-from ral_trace.analysis.check import STATISTICS, Outcome, assertions_of, check, failures, read
+from ral_trace.analysis.check import STATISTICS, Outcome, assertions_of, check, failures, read, told
 from ral_trace.analysis.compare import compare
 from ral_trace.analysis.compare_words import regressions, said
 from ral_trace.analysis.expressions import UNITS, BadExpression
@@ -100,22 +100,13 @@ def _no_worse(opened: Trace, share: float, tolerance: str) -> Outcome:
     return Outcome(plain(asserted), not worse, said(found) if not worse else f"{len(worse)} worse", tuple(worse))
 
 
-def told(outcome: Outcome) -> str:
-    """An outcome in a line, and the rows that broke it in lines below."""
-    mark = {True: "ok     ", False: "FAILED ", None: "UNKNOWN"}[outcome.holds]
-    return "\n".join([f"{mark} {outcome.assertion}  ({outcome.said})", *(f"          {row}" for row in outcome.rows)])
-
-
 def listing() -> str:
     """The metrics with their units, the statistics and the units."""
     wide = max(len(metric.name) for metric in METRICS)
-    lines = [f"{metric.name:{wide}}  {metric.unit:8}{metric.about}" for metric in METRICS]
-    named = ", ".join(metric.name for metric in METRICS if metric.named and not metric.name.endswith("_per_step"))
+    lines = [f"{metric.name:{wide}}  {metric.unit:7}  {metric.about}" for metric in METRICS]
     return "\n".join([
         *lines,
         "",
-        f"of a name (* is any text)  {named}, and each per step",
-        "of a device                fallbacks[ral:1]",
-        f"statistics                 {' '.join(STATISTICS)}; without one, all the values must be so",
-        f"units of numbers           {' '.join(UNITS)}",
+        f"statistics: {' '.join(STATISTICS)}",
+        f"units:      {' '.join(UNITS)}",
     ])  # fmt: skip
