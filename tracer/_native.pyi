@@ -36,6 +36,14 @@ def nest(
 ) -> NDArray[np.int64]:
     """The id of each row's innermost enclosing row, -1: none. Rows by thread, then start, then longest first."""
 
+def longest_paths(
+    source: NDArray[np.int32], target: NDArray[np.int32], weight: NDArray[np.int64], value: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The longest path to each node, which begins with `value`, and the edge by which it comes, -1: none.
+
+    Of edges as good the last one counts. Raises ValueError where an edge does not lead to a higher number.
+    """
+
 def start(hooks: str, note: str) -> str | None:
     """Starts the watcher of this process, once, and joins recordings that run.
 
