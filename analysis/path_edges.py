@@ -58,8 +58,8 @@ def last_ended(start: Integers, stop: Integers) -> Integers:
     if not len(start):
         return np.zeros(0, dtype=np.int64)
     before = np.arange(len(start)) - 1
-    overlapped = np.maximum.accumulate(stop)[:-1] > start[1:]
-    rows = np.flatnonzero(np.concatenate([[False], overlapped]))
+    latest = np.maximum.accumulate(stop)[:-1]
+    rows = np.flatnonzero(np.concatenate([[False], (latest > start[1:]) | (latest > stop[:-1])]))
     if len(rows):
         by_end = np.argsort(stop, kind="stable")
         # What takes no time is not over before it begins.

@@ -58,8 +58,6 @@ class Graph:
     """By thread: when something that was recorded ran on it; when it waited for a device or another thread."""
     ends: Integers
     """Node at which each row of `device`, then each of `fallbacks`, is over."""
-    closes: tuple[Integers, Integers]
-    """(step, node) at which the host is through with a step."""
 
     @property
     def delay(self) -> Integers:
@@ -124,7 +122,6 @@ class _Build:
         handed = hand_over(
             backward_rows(self.trace, self.window), self.host, self.points, self.waiting, self.running
         )
-        steps, closes = self._step_ends()
         self._thread_bounds()
         thread, time, order, which = self.points.distinct()
         node = self.device_nodes + which
@@ -141,7 +138,7 @@ class _Build:
         moment, order = self._moments(time, order)
         moment, order = self._gather(moment, order)
         implied(self.edges, self.device, moment, self.ends)
-        return self._numbered(moment, order, busy, waiting, (steps, node[closes]))
+        return self._numbered(moment, order, busy, waiting)
 
     def _launches(self) -> tuple[Integers, Integers]:
         rows = np.flatnonzero((self.device["launcher"] != NONE) & (self.device["launched"] <= self.device["start"]))
@@ -155,15 +152,6 @@ class _Build:
         thread, start, stop = (self.waits[column][rows] for column in ("thread", "start", "stop"))
         self.waiting.add(thread, start, np.maximum(start, self.device["stop"][by]))
         return by, rows, self.points.add(thread, stop)
-
-    def _step_ends(self) -> tuple[Integers, Integers]:
-        known = np.flatnonzero(self.host["step"] != NONE)
-        process, step, stop = (self.host[column][known] for column in ("process", "step", "stop"))
-        order = np.lexsort((stop, step, process))
-        last = np.ones(len(order), dtype=bool)
-        last[:-1] = (np.diff(process[order]) != 0) | (np.diff(step[order]) != 0)
-        rows = known[order[last]]
-        return self.host["step"][rows], self.points.add(self.host["thread"][rows], self.host["stop"][rows])
 
     def _thread_bounds(self) -> None:
         for thread, rows in groups(self.host["thread"]):
@@ -228,9 +216,8 @@ class _Build:
         return np.concatenate([time, came]), np.concatenate([order, np.full(len(came), GATHERED)])
 
     def _numbered(
-        self, time: Integers, order: Integers, busy: dict[int, Union], waiting: dict[int, Union],
-        closes: tuple[Integers, Integers],
-    ) -> Graph:  # fmt: skip
+        self, time: Integers, order: Integers, busy: dict[int, Union], waiting: dict[int, Union]
+    ) -> Graph:
         """All that leads forward. What takes no time and comes at the same time as what it leads to may not."""
         sequence = in_time(time, order)
         number = np.empty(len(sequence), dtype=np.int64)
@@ -244,7 +231,7 @@ class _Build:
         weight, work = weights(source, target, kind, about, time, (self.device, self.waits), (busy, waiting))
         return Graph(
             self.window, self.host, self.device, self.waits, self.fallbacks, time, source.astype(np.int32),
-            target.astype(np.int32), kind, about, weight, work, busy, waiting, ends, (closes[0], number[closes[1]]),
+            target.astype(np.int32), kind, about, weight, work, busy, waiting, ends,
         )  # fmt: skip
 
 

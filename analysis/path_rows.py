@@ -95,7 +95,8 @@ def device_rows(trace: Trace, window: Window) -> Columns:
                coalesce(lane.lane, {NONE}) AS lane, coalesce(lane.engine, {NONE}) AS engine,
                coalesce((SELECT min(far.lane) FROM far WHERE far.near = e.device AND far.number = lane.number
                          AND far.label = e.args->>'other_device' AND e.kind = 'transfer'), {NONE}) AS far_lane,
-               e.kind = 'kernel' AS is_kernel, {KERNEL_CLASS} = 'communication' AS communicates,
+               e.kind = 'kernel' AS is_kernel,
+               e.kind = 'transfer' AND e.category IS NOT DISTINCT FROM 'device_to_host' AS to_host, {KERNEL_CLASS} = 'communication' AS communicates,
                (hash(e.name) >> 1)::BIGINT AS name,
                coalesce(e.step, {NONE}) AS step, coalesce(e.bytes, {NONE}) AS bytes, coalesce(l.thread, {NONE}) AS launcher,
                coalesce(l.ts_ns, e.ts_ns) AS launched
@@ -142,7 +143,7 @@ def fallback_rows(trace: Trace, window: Window) -> Columns:
                greatest(e.ts_ns + e.dur_ns, coalesce(l.end_ns, e.ts_ns)) AS stop
         FROM event e LEFT JOIN lane ON lane.stream = e.stream
         LEFT JOIN launched l ON l.process = e.process AND l.correlation = e.correlation AND l.thread = e.thread
-        WHERE e.kind = 'fallback' AND e.thread IS NOT NULL AND e.device IS NOT NULL AND {TIME_NS} > 0 AND {INSIDE}
+        WHERE e.kind = 'fallback' AND e.thread IS NOT NULL AND e.device IS NOT NULL AND {TIME_NS} >= 0 AND {INSIDE}
         ORDER BY e.ts_ns, e.dur_ns, e.id""",
         window.parameters,
     ).fetchnumpy()
