@@ -206,8 +206,9 @@ def typical_launch(trace: Trace, graph: Graph) -> int:
 
 
 def launch_delay(graph: Graph) -> int:
-    """ns: the median from a call to what it started on an idle stream."""
-    delays = graph.work[(graph.kind == Edge.LAUNCH) & (graph.work > 0)]
+    """ns: the median from a call to the kernel that it started on an idle stream."""
+    edges = np.flatnonzero((graph.kind == Edge.LAUNCH) & (graph.work > 0))
+    delays = graph.work[edges[graph.device["is_kernel"][graph.about[edges]]]]
     return int(np.median(delays)) if len(delays) else 0
 
 
