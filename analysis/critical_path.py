@@ -56,9 +56,7 @@ def window_of(trace: Trace, step: int | None, whole: bool, at_least: int = 1) ->
     return Window() if whole else steady_steps(trace, at_least)
 
 
-def critical_path(
-    trace: Trace, *, step: int | None = None, whole: bool = False, limit: int | None = 200
-) -> Rows:
+def critical_path(trace: Trace, *, step: int | None = None, whole: bool = False, limit: int | None = 200) -> Rows:
     """What the critical path consists of, by kind, name, place and line: the largest parts first.
 
     Of one step, of the whole trace, or else of some steps from its middle. The last row is what is left of the span:
@@ -70,7 +68,7 @@ def critical_path(
     rows = _shares(trace, pieces, limit)
     start, stop = bounds(graph)
     if stop > start:
-        rest = dict.fromkeys((column.name for column in COLUMNS)) | {
+        rest = dict.fromkeys(column.name for column in COLUMNS) | {
             "kind": NOTHING, "total_ns": stop - start - pieces.total_ns,
         }  # fmt: skip
         rows = Rows([*rows, rest])

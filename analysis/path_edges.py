@@ -14,7 +14,7 @@ JOIN_NS = 10_000
 
 
 class Edge(IntEnum):
-    """What an edge is. Of those that come together the later listed one is the cause: the device rather than the host."""
+    """What an edge is. Of those that come together the later listed one is the cause: the device, not the host."""
 
     PROGRAM = 0  # along a thread; `about` is the thread
     HANDOVER = 1  # from thread to thread

@@ -1,9 +1,9 @@
 """The graph of a run: what had to be over before what could begin, on host threads, streams, devices and ranks.
 
 Its nodes are moments: the begin and end of each kernel and copy, and the places on threads where device work is
-started, waited for or handed over. Its edges say how much later the target is at the least. What arrives last decides;
-the rest of the delay (a latency, a gap) belongs to that edge. So the graph, run through again, gives every recorded time
-back exactly, and with other weights it says what would have been.
+started, waited for or handed over. Its edges say how much later the target is at the least. What arrives last
+decides; the rest of the delay (a latency, a gap) belongs to that edge. So the graph, run through again, gives every
+recorded time back exactly, and with other weights it says what would have been.
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
 
 Flags = npt.NDArray[np.bool_]
+Nodes = npt.NDArray[np.int32]
 
 NOT_REACHED = -(1 << 62)
 """ns: before all times of traces; a place that something else must reach first."""
@@ -45,8 +46,8 @@ class Graph:
     waits: Columns
     fallbacks: Columns
     time: Integers
-    source: Integers
-    target: Integers
+    source: Nodes
+    target: Nodes
     kind: Integers
     about: Integers
     weight: Integers
@@ -80,7 +81,9 @@ class Graph:
 
     def longest_path(self) -> Integers:
         """The edges of the path with most work, in order."""
-        value, via = _native.longest_paths(self.source, self.target, self.work, np.zeros(len(self.time), dtype=np.int64))
+        value, via = _native.longest_paths(
+            self.source, self.target, self.work, np.zeros(len(self.time), dtype=np.int64)
+        )
         if not len(value):
             return value
         node, edges = int(np.argmax(value)), []
@@ -119,9 +122,7 @@ class _Build:
         launches = self._launches()
         releases = self._releases()
         instead = self.points.add(self.fallbacks["thread"], self.fallbacks["start"])
-        handed = hand_over(
-            backward_rows(self.trace, self.window), self.host, self.points, self.waiting, self.running
-        )
+        handed = hand_over(backward_rows(self.trace, self.window), self.host, self.points, self.waiting, self.running)
         self._thread_bounds()
         thread, time, order, which = self.points.distinct()
         node = self.device_nodes + which
@@ -215,9 +216,7 @@ class _Build:
         self.edges.add(Edge.TOGETHER, node, self.ends[row], row)
         return np.concatenate([time, came]), np.concatenate([order, np.full(len(came), GATHERED)])
 
-    def _numbered(
-        self, time: Integers, order: Integers, busy: dict[int, Union], waiting: dict[int, Union]
-    ) -> Graph:
+    def _numbered(self, time: Integers, order: Integers, busy: dict[int, Union], waiting: dict[int, Union]) -> Graph:
         """All that leads forward. What takes no time and comes at the same time as what it leads to may not."""
         sequence = in_time(time, order)
         number = np.empty(len(sequence), dtype=np.int64)

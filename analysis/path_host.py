@@ -35,7 +35,9 @@ class Points:
 
     def distinct(self) -> tuple[Integers, Integers, Integers, Integers]:
         """(thread, time, order) of each place once, by thread and time; and which of them each number is."""
-        columns = [np.concatenate([*column, np.zeros(0, dtype=np.int64)]) for column in (self.thread, self.time, self.order)]
+        columns = [
+            np.concatenate([*column, np.zeros(0, dtype=np.int64)]) for column in (self.thread, self.time, self.order)
+        ]
         sequence = np.lexsort(columns[::-1])
         thread, time, order = (column[sequence] for column in columns)
         new = np.ones(len(thread), dtype=bool)

@@ -40,7 +40,8 @@ INSIDE = "($1::BIGINT IS NULL OR e.step BETWEEN $1 AND $2)"
 LAUNCHED = """launched AS (
     SELECT process, correlation, arg_min(thread, (ts_ns, id)) AS thread, min(ts_ns) AS ts_ns,
            arg_min(ts_ns + dur_ns, (ts_ns, id)) AS end_ns
-    FROM event WHERE kind = 'launch' AND thread IS NOT NULL AND correlation IS NOT NULL GROUP BY process, correlation)"""
+    FROM event WHERE kind = 'launch' AND thread IS NOT NULL AND correlation IS NOT NULL
+    GROUP BY process, correlation)"""
 """CTE: the call that launched what has a correlation."""
 
 
@@ -67,8 +68,7 @@ def host_rows(trace: Trace, window: Window) -> Columns:
     """Calls with a duration, as `nest` wants them. What was suspended in between encloses nothing."""
     return trace.sql(
         f"""
-        SELECT e.id, e.thread, e.process, e.ts_ns AS start, e.ts_ns + e.dur_ns AS stop,
-               e.kind = 'annotation' AND e.category IS NOT DISTINCT FROM 'step' AS is_step, coalesce(e.step, {NONE}) AS step
+        SELECT e.id, e.thread, e.ts_ns AS start, e.ts_ns + e.dur_ns AS stop, coalesce(e.step, {NONE}) AS step
         FROM event e
         WHERE e.thread IS NOT NULL AND e.kind IN {HOST_KINDS} AND {TIME_NS} > 0
           AND (coalesce(e.flags, 0) & {FLAGS["SUSPENDED"]}) = 0 AND {INSIDE}
@@ -96,10 +96,11 @@ def device_rows(trace: Trace, window: Window) -> Columns:
                coalesce((SELECT min(far.lane) FROM far WHERE far.near = e.device AND far.number = lane.number
                          AND far.label = e.args->>'other_device' AND e.kind = 'transfer'), {NONE}) AS far_lane,
                e.kind = 'kernel' AS is_kernel,
-               e.kind = 'transfer' AND e.category IS NOT DISTINCT FROM 'device_to_host' AS to_host, {KERNEL_CLASS} = 'communication' AS communicates,
+               e.kind = 'transfer' AND e.category IS NOT DISTINCT FROM 'device_to_host' AS to_host,
+               {KERNEL_CLASS} = 'communication' AS communicates,
                (hash(e.name) >> 1)::BIGINT AS name,
-               coalesce(e.step, {NONE}) AS step, coalesce(e.bytes, {NONE}) AS bytes, coalesce(l.thread, {NONE}) AS launcher,
-               coalesce(l.ts_ns, e.ts_ns) AS launched
+               coalesce(e.step, {NONE}) AS step, coalesce(e.bytes, {NONE}) AS bytes,
+               coalesce(l.thread, {NONE}) AS launcher, coalesce(l.ts_ns, e.ts_ns) AS launched
         FROM event e LEFT JOIN lane ON lane.stream = e.stream
         LEFT JOIN launched l ON l.process = e.process AND l.correlation = e.correlation
         WHERE e.kind IN ('kernel', 'transfer') AND {TIME_NS} >= 0 AND {INSIDE}

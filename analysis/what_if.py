@@ -39,9 +39,7 @@ class Scenario:
     def said(self) -> str:
         """In words, with the trace's names, which are untrusted text."""
         parts = [f"without {name}" for name in self.without_syncs]
-        parts += [
-            f"{name} native" + ("" if ns is None else f" in {duration(ns)}") for name, ns in self.native.items()
-        ]
+        parts += [f"{name} native" + ("" if ns is None else f" in {duration(ns)}") for name, ns in self.native.items()]
         parts += [f"{name} {factor:g} x as fast" for name, factor in self.faster.items()]
         return ", ".join(parts) or "as it was"
 
@@ -198,8 +196,8 @@ def typical_launch(trace: Trace, graph: Graph) -> int:
     found = trace.sql(
         f"""
         SELECT quantile_disc({TIME_NS}, 0.5) FROM event e
-        WHERE e.kind = 'launch' AND {INSIDE}
-          AND EXISTS (FROM event k WHERE k.kind = 'kernel' AND k.process = e.process AND k.correlation = e.correlation)""",
+        WHERE e.kind = 'launch' AND {INSIDE} AND EXISTS (
+            FROM event k WHERE k.kind = 'kernel' AND k.process = e.process AND k.correlation = e.correlation)""",
         graph.window.parameters,
     ).fetchall()
     return int(found[0][0] or 0)
@@ -310,7 +308,8 @@ def likely(trace: Trace, graph: Graph) -> list[Scenario]:
             name
             for (name,) in trace.sql(
                 f"""
-                SELECT name FROM event e WHERE e.kind IN ({kinds}) AND e.name IS NOT NULL AND {TIME_NS} >= 0 AND {INSIDE}
+                SELECT name FROM event e
+                WHERE e.kind IN ({kinds}) AND e.name IS NOT NULL AND {TIME_NS} >= 0 AND {INSIDE}
                   AND CASE e.kind WHEN 'sync' THEN e.thread IS NOT NULL
                                   WHEN 'fallback' THEN e.thread IS NOT NULL AND e.device IS NOT NULL ELSE true END
                 GROUP BY name ORDER BY sum({TIME_NS}) DESC, name LIMIT {EACH}""",
@@ -345,8 +344,8 @@ WHAT_IF = Analysis(
     (
         Column("scenario", "text", "what is different"),
         Column("calls", "count", "waits, fallbacks, kernels, copies and host calls that it concerns"),
-        Column("before_ns", "ns", "a step as recorded: from the first begin to the last end of the steps looked at, over "
-               "their number; of the whole trace where it has no steps", "step"),
+        Column("before_ns", "ns", "a step as recorded: from the first begin to the last end of the steps looked at, "
+               "over their number; of the whole trace where it has no steps", "step"),
         Column("predicted_ns", "ns", "the same in the scenario", "predicted"),
         Column("gain_ns", "ns", "their difference", "gain"),
         Column("gain_percent", "percent", "of the step as recorded", "gain %"),

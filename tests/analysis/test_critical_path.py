@@ -184,7 +184,12 @@ def test_steps(tmp_path: Path):
         middle, one, whole = critical_path(trace), critical_path(trace, step=3), critical_path(trace, whole=True)
         with pytest.raises(UsageError, match="no step 9"):
             critical_path(trace, step=9)
-    assert parts(middle) == {("annotation", "step"): 80, ("op", "op1"): 50, ("op", "op2"): 50, ("nothing recorded", None): 10}
+    assert parts(middle) == {
+        ("annotation", "step"): 80,
+        ("op", "op1"): 50,
+        ("op", "op2"): 50,
+        ("nothing recorded", None): 10,
+    }
     assert {(row["first_step"], row["last_step"]) for row in middle} == {(1, 2)}
     assert parts(one) == {("annotation", "step"): 40, ("op", "op3"): 50, ("nothing recorded", None): 0}
     assert sum(row["total_ns"] for row in whole) == 390

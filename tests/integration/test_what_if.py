@@ -120,7 +120,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     with duckdb.connect(file) as connection:
         connection.execute(
             """
-            UPDATE event SET ts_ns = zero + round((ts_ns - zero) / $1)::BIGINT * $1, dur_ns = round(dur_ns / $1)::BIGINT * $1
+            UPDATE event SET ts_ns = zero + round((ts_ns - zero) / $1)::BIGINT * $1,
+                             dur_ns = round(dur_ns / $1)::BIGINT * $1
             FROM (SELECT min(ts_ns) AS zero FROM event WHERE kind IN ('kernel', 'transfer'))
             WHERE kind IN ('kernel', 'transfer')""",
             [MS],
