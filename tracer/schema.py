@@ -146,7 +146,7 @@ TABLES = [
         "stack": ("INTEGER", "stack.id of the allocating line"),
         "op": ("VARCHAR", "op that allocated it"),
         "category": ("VARCHAR", "parameter, gradient, ...; NULL: not classified"),
-        "last_use_ns": ("BIGINT", "end of the last kernel or copy that touched it"),
+        "last_use_ns": ("BIGINT", "when the last kernel or copy that touched it was launched; NULL: not known, or not freed yet"),
         "uses": ("BIGINT", "kernels and copies that touched it; NULL: not counted or not freed yet"),
         "before_trace": ("BOOLEAN", "it was already there when the recording began"),
     }, sort="device, alloc_ns"),

@@ -21,6 +21,8 @@ class FreeBlocks {
   void resize(Block* block, std::uint64_t address, std::size_t size);
   // The smallest block of at least this size (of these the one with the lowest address, where large), or nullptr.
   Block* best(std::size_t size) const;
+  // The block with the lowest address of those of `size` to `most` bytes, or nullptr. Looks at each of them.
+  Block* first(std::size_t size, std::size_t most) const;
   std::size_t largest() const;
   std::size_t count() const { return count_; }
   // `each` must not change the pool.
