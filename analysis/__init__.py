@@ -6,7 +6,10 @@
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
-from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.leaks import LEAKS
+from ral_trace.analysis.lifetimes import LIFETIMES
+from ral_trace.analysis.memory import MEMORY_BY_CATEGORY, MEMORY_CATEGORIES, MEMORY_CURVE, MEMORY_PEAK
+from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
@@ -24,9 +27,11 @@ ANALYSES: list[Analysis] = [
     FALLBACKS,
     MEMORY_CURVE,
     MEMORY_PEAK,
+    MEMORY_CATEGORIES,
+    MEMORY_BY_CATEGORY,
     PEAK_HOLDERS,
     LIFETIMES,
-    GROWTH,
+    LEAKS,
     STEPS,
 ]
 

@@ -168,9 +168,12 @@ KERNEL_CLASS = """CASE
     ELSE 'compute' END"""
 """What a kernel or copy `e` does, by its name (HolisticTraceAnalysis' classes): communication, memory, compute."""
 
-LINE = """line_of AS (
+SLASH = "[/\\\\]"
+"""In a regular expression: what parts of a path are separated by, on any system."""
+
+LINE = f"""line_of AS (
     SELECT id AS stack, coalesce(
-        list_filter(frames, lambda f: NOT regexp_matches(f.file, '(^|/)(torch|ral_trace|(site|dist)-packages)/|^<'))[1],
+        list_filter(frames, lambda f: NOT regexp_matches(f.file, '(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<'))[1],
         frames[1]) AS frame,
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""

@@ -93,7 +93,7 @@ GROUP BY allocation"""
 
 
 @dataclass(frozen=True)
-class _Spans:
+class Spans:
     """Spans of time of threads: sorted by process and thread."""
 
     process: Integers
@@ -102,7 +102,7 @@ class _Spans:
     end_ns: Integers
 
     @classmethod
-    def of(cls, trace: Trace, condition: str) -> "_Spans":
+    def of(cls, trace: Trace, condition: str) -> "Spans":
         found = trace.sql(SPANS.format(condition=condition)).fetchnumpy()
         return cls(*(np.asarray(found[name], np.int64) for name in ("process", "thread", "start_ns", "end_ns")))
 
@@ -142,7 +142,7 @@ def categories(trace: Trace, blocks: Blocks, step_ends: dict[int, Integers]) -> 
     """The category of each block, an index of CATEGORIES. `blocks` are the rows of BLOCKS; `step_ends`: of each process
     that has steps, in order.
     """
-    backward, optimizer, zero_grad = (_Spans.of(trace, each) for each in (BACKWARD, OPTIMIZER, ZERO_GRAD))
+    backward, optimizer, zero_grad = (Spans.of(trace, each) for each in (BACKWARD, OPTIMIZER, ZERO_GRAD))
     thread, alloc_ns, free_ns = (np.asarray(blocks[name], np.int64) for name in ("thread", "alloc_ns", "free_ns"))
     known = {
         "optimizer_end": optimizer.end_around(thread, alloc_ns),
@@ -153,7 +153,7 @@ def categories(trace: Trace, blocks: Blocks, step_ends: dict[int, Integers]) -> 
         "row_end": np.full(len(thread), BEFORE),
     }
     if not len(backward.start_ns):
-        known["row_end"] = _Spans.of(trace, ROW).end_around(thread, alloc_ns)
+        known["row_end"] = Spans.of(trace, ROW).end_around(thread, alloc_ns)
     category = np.full(len(thread), UNKNOWN)
     for process, rows in groups(np.asarray(blocks["process"])):
         evidence = {name: column[rows] for name, column in {**blocks, **known}.items()}

@@ -48,7 +48,7 @@ def render(report: Report) -> str:
             for row in report.rows("quality")
         ],
         fallbacks=_remark(report, "fallbacks"),
-        leak=_remark(report, "growth"),
+        leak=_remark(report, "leaks"),
         only=None if report.device is None else plain(report.device),
         vendors=charts.vendors(report),
         tables={name: _tables(report, report.sections[name]) for name in TABLES if report.rows(name)},
@@ -59,7 +59,7 @@ def render(report: Report) -> str:
     )
 
 
-TABLES = ("devices", "hotspots", "kernels", "fallbacks", "memory_peak", "peak_holders", "lifetimes", "growth", "steps")
+TABLES = ("devices", "hotspots", "kernels", "fallbacks", "memory_peak", "peak_holders", "lifetimes", "leaks", "steps")
 
 
 def _file(name: str) -> str:
