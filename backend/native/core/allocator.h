@@ -156,6 +156,7 @@ class RegionAllocator {
   std::vector<Block*> scratch_;
   std::uint64_t generation_ = 0;
   std::uint64_t unused_moments_ = 0;
+  std::uint64_t ranges_opened_ = 0;
   AllocatorStats stats_;
 };
 

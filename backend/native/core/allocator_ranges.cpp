@@ -44,6 +44,7 @@ void RegionAllocator::adopt(Range range) {
   auto extent = std::make_unique<Extent>();
   extent->range = std::move(range);
   extent->owner = this;
+  extent->number = ranges_opened_++;
   extent->free_blocks = 1;
   extent->unused_since = ++unused_moments_;
   Block* block = new_block();

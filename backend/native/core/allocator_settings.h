@@ -12,7 +12,7 @@ namespace ral {
 // Of several free blocks that are large enough, which one serves a request.
 enum class Fit : std::uint8_t {
   kBest,   // the smallest
-  kFirst,  // the one with the lowest address
+  kFirst,  // the one in the oldest range, and there at the lowest address
 };
 
 struct AllocatorSettings {

@@ -78,7 +78,7 @@ Block* FreeBlocks::best(std::size_t size) const {
 Block* FreeBlocks::first(std::size_t size, std::size_t most) const {
   Block* lowest = nullptr;
   const auto consider = [&](Block* block) {
-    if (block->size <= most && (lowest == nullptr || block->address < lowest->address)) {
+    if (block->size <= most && (lowest == nullptr || block->lies_before(*lowest))) {
       lowest = block;
     }
   };
