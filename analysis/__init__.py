@@ -4,12 +4,16 @@
 """
 
 from ral_trace.analysis.base import Analysis, Column, Rows
+from ral_trace.analysis.delayed_frees import DELAYED_FREES
 from ral_trace.analysis.fallbacks import FALLBACKS
+from ral_trace.analysis.held_unused import HELD_UNUSED
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
 from ral_trace.analysis.leaks import LEAKS
 from ral_trace.analysis.lifetimes import LIFETIMES
 from ral_trace.analysis.memory import MEMORY_BY_CATEGORY, MEMORY_CATEGORIES, MEMORY_CURVE, MEMORY_PEAK
 from ral_trace.analysis.peak_holders import PEAK_HOLDERS
+from ral_trace.analysis.regions import FRAGMENTATION, FRAGMENTATION_OVER_TIME, REGION_MAP
+from ral_trace.analysis.replay import ALLOCATOR_REPLAY
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
 from ral_trace.analysis.timeline import TIMELINE
@@ -32,6 +36,12 @@ ANALYSES: list[Analysis] = [
     PEAK_HOLDERS,
     LIFETIMES,
     LEAKS,
+    DELAYED_FREES,
+    HELD_UNUSED,
+    FRAGMENTATION,
+    FRAGMENTATION_OVER_TIME,
+    REGION_MAP,
+    ALLOCATOR_REPLAY,
     STEPS,
 ]
 

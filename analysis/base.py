@@ -173,7 +173,8 @@ SLASH = "[/\\\\]"
 
 LINE = f"""line_of AS (
     SELECT id AS stack, coalesce(
-        list_filter(frames, lambda f: NOT regexp_matches(f.file, '(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<'))[1],
+        list_filter(frames, lambda f: NOT regexp_matches(
+            f.file, '(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<'))[1],
         frames[1]) AS frame,
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""

@@ -1,14 +1,18 @@
 """What each block of memory is for, told from how it was used. All rules are here.
 
-| category | rule, the first that holds |
-|---|---|
-| optimizer state | allocated inside `Optimizer.step#…`, and not freed there |
-| gradient | allocated inside a backward op, and still there when the next `Optimizer.step#…` began, or freed in a `zero_grad` |
-| parameter | there before training began, no result of an op that a backward pass went through, and still there at the end of all later steps, two at least; buffers look the same |
-| input | filled by a copy from the host right after it was allocated, and gone two steps later at most |
-| activation | allocated in the forward pass, still there when the next backward pass began, gone two steps later at most |
-| temporary | freed in the phase that allocated it: before the next backward pass, before the optimiser's step, within it; where no backward pass follows, within the same step, or within the row that made it |
-| unknown | all else: the evidence lacks |
+The first that holds:
+
+- optimizer state: allocated inside `Optimizer.step#…`, and not freed there;
+- gradient: allocated inside a backward op, and still there when the next `Optimizer.step#…` began, or freed in a
+  `zero_grad`;
+- parameter: there before training began, no result of an op that a backward pass went through, and still there at the
+  end of all later steps, two at least; buffers look the same;
+- input: filled by a copy from the host right after it was allocated, and gone two steps later at most;
+- activation: allocated in the forward pass, still there when the next backward pass began, gone two steps later at
+  most;
+- temporary: freed in the phase that allocated it: before the next backward pass, before the optimiser's step, within
+  it; where no backward pass follows, within the same step, or within the row that made it;
+- unknown: all else: the evidence lacks.
 
 Steps are the stated ones, else the optimiser's. Where uses of blocks were recorded (--with-access), what lives through
 the steps and is used by the optimiser alone is its state. Where a source has no ops but Python stacks (memory
@@ -24,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import VALID
+from ral_trace.analysis.base import SLASH, VALID
 from ral_trace.analysis.intervals import Integers, Union, groups
 from ral_trace.tracer.reading import Trace
 
@@ -46,8 +50,9 @@ SELECT a.id, d.process, coalesce(e.thread, -1) AS thread, coalesce(a.alloc_ns, {
        coalesce(list_position({list(CATEGORIES)}, a.category) - 1, -1) AS stated
 FROM allocation a JOIN device d ON d.id = a.device LEFT JOIN event e ON e.id = a.alloc_event
 LEFT JOIN (
-    SELECT id, list_bool_or([regexp_matches(f.file, '[/\\\\]torch[/\\\\]optim[/\\\\]') FOR f IN frames]) AS by_optimizer,
-           list_bool_or([regexp_matches(f.file, '[/\\\\]torch[/\\\\]nn[/\\\\]modules[/\\\\]module\\.py$')
+    SELECT id, list_bool_or([regexp_matches(f.file, '{SLASH}torch{SLASH}optim{SLASH}') FOR f IN frames])
+               AS by_optimizer,
+           list_bool_or([regexp_matches(f.file, '{SLASH}torch{SLASH}nn{SLASH}modules{SLASH}module[.]py$')
                          AND f."function" = '_apply' FOR f IN frames]) AS by_module
     FROM stack) s ON s.id = a.stack
 ORDER BY d.process"""
@@ -183,13 +188,10 @@ def _of_process(
     in_optimizer = np.asarray(block["optimizer_end"], np.int64)
     by_optimizer = np.asarray(block["by_optimizer"], bool) | (in_optimizer > BEFORE)
     in_backward = np.asarray(block["in_backward"], bool) & ~by_optimizer
-    forward = began & ~in_backward & ~by_optimizer & (np.asarray(block["thread"]) >= 0)
+    forward = began & ~in_backward & ~by_optimizer & (np.asarray(block["thread"], np.int64) >= 0)
     differentiated = np.asarray(block["differentiated"], bool)
     moved = np.asarray(block["by_module"], bool) & (~freed | through_all)
-    if len(optimizer):
-        kept = (next_optimizer < NEVER) & (free_ns > next_optimizer)
-    else:
-        kept = seen >= 1
+    kept = (next_optimizer < NEVER) & (free_ns > next_optimizer) if len(optimizer) else seen >= 1
     same_phase = np.where(next_backward < NEVER, free_ns <= next_backward, (seen == 0) & (len(step_ends) > 0))
     rules = [
         (np.asarray(block["state_by_use"], bool) & through_all, STATE),
@@ -208,7 +210,7 @@ def _of_process(
 
 
 def _filled_from_host(trace: Trace, blocks: Blocks) -> Flags:
-    """Whether the next thing after a block was allocated, on its thread, is a copy from the host of exactly its size."""
+    """Whether the next thing after a block was allocated, on its thread, is a copy from the host of just its size."""
     filled = np.zeros(len(blocks["id"]), bool)
     copies = trace.sql(HOST_COPIES).fetchnumpy()
     copy_device, copy_bytes = np.asarray(copies["device"]), np.asarray(copies["bytes"], np.int64)

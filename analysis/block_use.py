@@ -49,8 +49,8 @@ def find_peaks(trace: Trace) -> None:
 def find_uses(trace: Trace) -> None:
     """Makes the temporary tables `block_use` and `memory_round`.
 
-    A round is a step, or one of SLICES parts of the recording where there are none: `memory_round` (process, rounds: how
-    many, stated: whether they are steps). `block_use` (allocation, category, begin_round, free_round): rounds count
+    A round is a step, or one of SLICES parts of the recording where there are none: `memory_round` (process, rounds:
+    how many, stated: whether they are steps). `block_use` (allocation, category, begin_round, free_round): rounds count
     from 1; rounds + 1 is after the last one's end, or never. A block is there at the ends of the rounds from
     begin_round to free_round - 1.
     """

@@ -20,7 +20,8 @@ BURSTS = f"""
         FROM allocation a JOIN device d ON d.id = a.device LEFT JOIN line_of l ON l.stack = a.stack
         WHERE a.alloc_ns IS NOT NULL AND a.free_ns IS NOT NULL AND d.process NOT IN (FROM told)),
     run AS (
-        SELECT *, sum(allocs) OVER (PARTITION BY device, op, line ORDER BY ts_ns, allocs DESC, id) AS number FROM change),
+        SELECT *, sum(allocs) OVER (PARTITION BY device, op, line ORDER BY ts_ns, allocs DESC, id) AS number
+        FROM change),
     burst AS (
         SELECT device, op, line, number, count(*) AS blocks, sum(size_bytes) AS bytes,
                count(*) >= {LEAST_BLOCKS} AND (max(free_ns) - min(free_ns)) * {QUICK} <= max(alloc_ns) - min(alloc_ns)
@@ -28,7 +29,8 @@ BURSTS = f"""
                median(free_ns - alloc_ns) AS held_ns
         FROM run WHERE allocs = 0 GROUP BY ALL),
     in_bursts AS (
-        SELECT device, op, line, 'burst' AS evidence, sum(blocks) FILTER (late) AS blocks, sum(bytes) FILTER (late) AS bytes,
+        SELECT device, op, line, 'burst' AS evidence, sum(blocks) FILTER (late) AS blocks,
+               sum(bytes) FILTER (late) AS bytes,
                count(*) FILTER (late) AS collections, max(bytes) FILTER (late) AS most_bytes, sum(blocks) AS freed,
                median(held_ns) FILTER (late)::BIGINT AS held_ns
         FROM burst GROUP BY device, op, line
@@ -100,17 +102,17 @@ def waited(rows: Rows) -> str | None:
         said = f"{size} from {where} on {plain(row['device'])} waited for a garbage collection at one time"
         return said + ": break the cycle of references that holds it."
     return (
-        f"{size} from {where} on {plain(row['device'])} was freed at once, {row['collections']} times: delayed frees, as "
-        "of cycles of references that a garbage collection breaks, or of a list that is dropped."
+        f"{size} from {where} on {plain(row['device'])} was freed at once, {row['collections']} times: delayed frees, "
+        "as of cycles of references that a garbage collection breaks, or of a list that is dropped."
     )
 
 
 DELAYED_FREES = Analysis(
     "delayed_frees",
     "Memory that waited for the garbage collector",
-    "Blocks that were freed inside a garbage collection of Python: cycles of references held them, so that memory climbs "
-    "and drops. No leak, but a higher peak. Where no collection was recorded, blocks of one call site that are freed many "
-    "at once, again and again, are shown as a hint (burst).",
+    "Blocks that were freed inside a garbage collection of Python: cycles of references held them, so that memory "
+    "climbs and drops. No leak, but a higher peak. Where no collection was recorded, blocks of one call site that are "
+    "freed many at once, again and again, are shown as a hint (burst).",
     (
         DEVICE,
         OP,

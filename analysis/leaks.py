@@ -1,6 +1,17 @@
 """Memory that grows from step to step: which call sites, and whether it looks like a leak."""
 
-from ral_trace.analysis.base import DEVICE, LINE, NAMED_DEVICE, OP, SOME_ALLOCATIONS, WANTED, Analysis, Column, Row, Rows
+from ral_trace.analysis.base import (
+    DEVICE,
+    LINE,
+    NAMED_DEVICE,
+    OP,
+    SOME_ALLOCATIONS,
+    WANTED,
+    Analysis,
+    Column,
+    Row,
+    Rows,
+)
 from ral_trace.analysis.block_use import SLICES, find_uses
 from ral_trace.analysis.memory import CATEGORY
 from ral_trace.analysis.peak_holders import SITE_LINE
@@ -45,8 +56,8 @@ GROWTH = f"""
                count(DISTINCT size_bytes) = 1 AS of_one_size,
                mode(category ORDER BY category) AS category
         FROM block WHERE free_round > rounds GROUP BY device, op, line)"""
-"""CTEs: of each call site the level over the rounds, and what its blocks left behind. y, yy, xy: the sums over all rounds
-of the level, of its square, and of its product with the round's number, for the line through them.
+"""CTEs: of each call site the level over the rounds, and what its blocks left behind. y, yy, xy: the sums over all
+rounds of the level, of its square, and of its product with the round's number, for the line through them.
 """
 
 
@@ -85,7 +96,11 @@ def _judged(row: Row) -> Row:
     """The row with its confidence after its line, without what only that needed."""
     confidence = confidence_of(row)
     judged = {name: value for name, value in row.items() if name != "of_one_size"}
-    return {**{name: judged.pop(name) for name in ("device", "op", "line", "category")}, "confidence": confidence, **judged}
+    return {
+        **{name: judged.pop(name) for name in ("device", "op", "line", "category")},
+        "confidence": confidence,
+        **judged,
+    }
 
 
 def confidence_of(row: Row) -> str | None:
@@ -120,9 +135,9 @@ def leak_said(rows: Rows) -> str | None:
 LEAKS = Analysis(
     "leaks",
     "Growth and leaks",
-    "What holds more memory at the last step's end than at the first's, by call site. A leak leaves something behind in "
-    "nearly every step; a cache grows in a few and stays; what a garbage collection frees at last was no leak. Without "
-    f"steps, {SLICES} equal parts of the recording are compared.",
+    "What holds more memory at the last step's end than at the first's, by call site. A leak leaves something behind "
+    "in nearly every step; a cache grows in a few and stays; what a garbage collection frees at last was no leak. "
+    f"Without steps, {SLICES} equal parts of the recording are compared.",
     (
         DEVICE,
         OP,
@@ -132,7 +147,10 @@ LEAKS = Analysis(
         Column("counted_in", "text", "step, or part: of the recording, where its process states no steps"),
         Column("steps", "count", "steps (or parts) of the process that ended within the recording"),
         Column(
-            "steps_grown", "count", "steps, but for the first, of whose blocks some were there after the last", "grew in"
+            "steps_grown",
+            "count",
+            "steps, but for the first, of whose blocks some were there after the last",
+            "grew in",
         ),
         Column("steps_shrunk", "count", "steps that ended with less than the one before", "shrank in"),
         Column("first_bytes", "bytes", "in use at the first step's end", "first step"),
@@ -142,7 +160,10 @@ LEAKS = Analysis(
         Column("live_blocks", "count", "all blocks that were there after the last"),
         Column("bytes_per_step", "bytes", "grown_bytes a step, rounded down", "per step"),
         Column(
-            "fit_percent", "percent", "how much of the growth a straight line over the steps explains (R squared)", "fit"
+            "fit_percent",
+            "percent",
+            "how much of the growth a straight line over the steps explains (R squared)",
+            "fit",
         ),
     ),
     leaks,

@@ -27,7 +27,8 @@ def lifetimes(trace: Trace, *, device: str | None = None, at_once_ns: int = AT_O
         SELECT d.shown AS device, a.op, count(*) AS blocks, sum(a.size_bytes) AS bytes,
                quantile_disc(a.free_ns - a.alloc_ns, 0.5) FILTER (a.free_ns >= a.alloc_ns) AS median_ns,
                quantile_disc(a.free_ns - a.alloc_ns, 0.99) FILTER (a.free_ns >= a.alloc_ns) AS p99_ns,
-               if(any_value(a.rounds) = 0, NULL, count(*) FILTER (a.ends_seen = 0 AND a.free_ns IS NOT NULL)) AS short_lived,
+               if(any_value(a.rounds) = 0, NULL, count(*) FILTER (a.ends_seen = 0 AND a.free_ns IS NOT NULL))
+                   AS short_lived,
                if(any_value(a.rounds) = 0, NULL, count(*) FILTER (a.ends_seen >= 2)) AS long_lived,
                count(*) FILTER (a.free_for_ns BETWEEN 0 AND $2) AS reused_at_once,
                count(*) FILTER (a.free_ns IS NULL) AS still_live,
@@ -67,7 +68,8 @@ LIFETIMES = Analysis(
     ),
     lifetimes,
     chapter="memory",
-    shown="op blocks bytes median_ns short_lived long_lived reused_at_once still_live still_live_bytes p99_ns before_trace",
+    shown="op blocks bytes median_ns short_lived long_lived reused_at_once still_live still_live_bytes p99_ns "
+    "before_trace",
     per_device=True,
     needs=(SOME_ALLOCATIONS,),
     most=5,

@@ -7,11 +7,11 @@ from ral_trace.tracer.reading import Trace
 
 CATEGORY = Column("category", "text", f"what the blocks are for, told from their use: {', '.join(CATEGORIES)}")
 
-THINNED = """
+THINNED = f"""
     curve AS (
         SELECT c.device, c.ts_ns::HUGEINT AS ts_ns, c.allocated_bytes, count(*) OVER of_device AS changes,
                min(c.ts_ns::HUGEINT) OVER of_device AS first_ns, max(c.ts_ns::HUGEINT) OVER of_device AS last_ns
-        FROM memory_curve c JOIN named_device d ON d.device = c.device WHERE c.ts_ns IS NOT NULL AND {wanted}
+        FROM memory_curve c JOIN named_device d ON d.device = c.device WHERE c.ts_ns IS NOT NULL AND {WANTED}
         WINDOW of_device AS (PARTITION BY c.device)),
     stretch AS (
         SELECT device, (ts_ns, allocated_bytes) AS point, (allocated_bytes, ts_ns) AS level,
@@ -21,12 +21,11 @@ THINNED = """
     kept AS (
         SELECT device, unnest([min(point), max(point), arg_min(point, level), arg_max(point, level)]) AS point
         FROM stretch GROUP BY device, number),
-    thinned AS (SELECT DISTINCT device, point[1]::BIGINT AS ts_ns, point[2] AS allocated_bytes FROM kept)""".format(
-    wanted=WANTED
-)
+    thinned AS (SELECT DISTINCT device, point[1]::BIGINT AS ts_ns, point[2] AS allocated_bytes FROM kept)"""
 """CTE `thinned`: the rows of a curve of at most $2 changes; of a longer one, cut into $2 / 4 stretches of time, the
 first, last, lowest and highest row of each.
 """
+
 
 def memory_curve(trace: Trace, *, device: str | None = None, points: int = 2000) -> Rows:
     """Allocated bytes over time, at most `points` rows (but 4) a device. A row's value holds until the next row's time.
@@ -118,7 +117,8 @@ def memory_categories(trace: Trace, *, device: str | None = None) -> Rows:
             SELECT c.device, u.category, c.ts_ns, sum(c.delta) AS delta FROM change c
             JOIN block_use u ON u.allocation = c.id WHERE c.ts_ns IS NOT NULL GROUP BY ALL),
         level AS (
-            SELECT device, category, sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns) AS bytes FROM moment),
+            SELECT device, category, sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns) AS bytes
+            FROM moment),
         most AS (SELECT device, category, max(bytes)::BIGINT AS bytes FROM level GROUP BY ALL),
         at_peak AS (
             SELECT h.device, u.category, count(*) AS blocks, sum(h.size_bytes) AS bytes, any_value(h.peak_bytes) AS peak

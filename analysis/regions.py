@@ -37,8 +37,8 @@ MAP = f"""
         SELECT region, size_bytes, size_bytes FROM open),
     gap AS (
         SELECT region, coalesce(max(end_bytes) OVER (
-                   PARTITION BY region ORDER BY offset_bytes, end_bytes ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-                   0) AS offset_bytes, offset_bytes AS end_bytes
+                   PARTITION BY region ORDER BY offset_bytes, end_bytes
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS offset_bytes, offset_bytes AS end_bytes
         FROM edge),
     filled AS (
         SELECT region, offset_bytes, length_bytes, 'block' AS state, allocation, requested_bytes, op, line, category,
@@ -49,9 +49,7 @@ MAP = f"""
         FROM gap WHERE end_bytes > offset_bytes)"""
 
 
-def region_map(
-    trace: Trace, *, device: str | None = None, at_ns: int | None = None, limit: int | None = 500
-) -> Rows:
+def region_map(trace: Trace, *, device: str | None = None, at_ns: int | None = None, limit: int | None = 500) -> Rows:
     """What lies in each region at a time (each device's peak, where none is given): blocks and the free runs between
     them, in the order of their addresses. Of more than `limit` pieces the largest are given.
     """
@@ -149,7 +147,8 @@ class _Device:
 
 
 REGIONS = f"""
-SELECT r.device, r.id, greatest(coalesce(r.size_bytes, 0), 0) AS size_bytes, coalesce(r.opened_ns, {BEFORE}) AS opened_ns,
+SELECT r.device, r.id, greatest(coalesce(r.size_bytes, 0), 0) AS size_bytes,
+       coalesce(r.opened_ns, {BEFORE}) AS opened_ns,
        coalesce(r.closed_ns, {NEVER}) AS closed_ns
 FROM region r ORDER BY r.device, r.address, r.id"""
 PIECES = f"""
@@ -210,7 +209,9 @@ FILLED = (
     Column("used_bytes", "bytes", "in blocks that lie in them", "used"),
     Column("free_bytes", "bytes", "the rest", "free"),
     Column("free_runs", "count", "pieces that the free memory is in"),
-    Column("largest_free_bytes", "bytes", "the longest free run: no larger request can be served from it", "largest free"),
+    Column(
+        "largest_free_bytes", "bytes", "the longest free run: no larger request can be served from it", "largest free"
+    ),
     Column(
         "fragmentation_percent",
         "percent",
@@ -223,13 +224,13 @@ FILLED = (
 FRAGMENTATION = Analysis(
     "fragmentation",
     "Fragmentation at the peak",
-    "How each device's regions are filled at its peak. Fragmentation is outside of blocks: free memory that is not in one "
-    "run; rounding is inside: what blocks take beyond what was asked for.",
+    "How each device's regions are filled at its peak. Fragmentation is outside of blocks: free memory that is not in "
+    "one run; rounding is inside: what blocks take beyond what was asked for.",
     FILLED,
     fragmentation,
     chapter="memory",
-    shown="device reserved_bytes used_bytes free_bytes largest_free_bytes fragmentation_percent rounding_bytes free_runs "
-    "regions ts_ns",
+    shown="device reserved_bytes used_bytes free_bytes largest_free_bytes fragmentation_percent rounding_bytes "
+    "free_runs regions ts_ns",
     needs=(SOME_REGIONS,),
 )
 

@@ -4,6 +4,7 @@ real allocator of `ral` devices (docs/memory.md), over imaginary addresses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,11 @@ import numpy.typing as npt
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, WANTED, Analysis, Column, Need, Row, Rows
 from ral_trace.analysis.block_category import BEFORE
 from ral_trace.analysis.block_use import find_peaks
-from ral_trace.backend import core
+from ral_trace.backend.core import MAX_STREAMS, REPLAY_ACTIONS, replay
 from ral_trace.tracer.reading import Trace
+
+if TYPE_CHECKING:
+    from ral_trace.backend.core import Replayed
 
 ALTERNATIVES = (
     "",
@@ -36,7 +40,7 @@ SOME_BLOCKS_OF_DEVICES = Need(
     "no allocation of a device was recorded",
 )
 
-ALLOCATE, FREE, SUBMIT, FINISH = (core.REPLAY_ACTIONS.index(name) for name in ("allocate", "free", "submit", "finish"))
+ALLOCATE, FREE, SUBMIT, FINISH = (REPLAY_ACTIONS.index(name) for name in ("allocate", "free", "submit", "finish"))
 
 CHANGES = f"""
 WITH block AS (
@@ -77,7 +81,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one device in the order of time, as `core.replay` takes them, and when each of them was."""
+    """The steps of one device in the order of time, as `replay` takes them, and when each of them was."""
 
     action: npt.NDArray[np.uint8]
     block: npt.NDArray[np.uint32]
@@ -85,9 +89,9 @@ class Steps:
     stream: npt.NDArray[np.uint8]
     ts_ns: npt.NDArray[np.int64]
 
-    def under(self, setup: Setup) -> "core.Replayed":
+    def under(self, setup: Setup) -> "Replayed":
         """What becomes of it. Raises BadSettings, and ValueError for a setup that cannot be."""
-        return core.replay(
+        return replay(
             self.action, self.block, self.amount, self.stream, setup.capacity, setup.region_bytes, setup.max_regions,
             setup.alignment, setup.domains, setup.stripe_bytes, setup.settings,
         )  # fmt: skip
@@ -108,8 +112,8 @@ def count_steps(trace: Trace, device: int) -> int:
 
 
 def steps_of(trace: Trace, device: int) -> Steps:
-    """The allocations and frees of a device, and the work on its streams, which says when freed memory may go to another
-    stream. What was there before the recording is allocated first, by address.
+    """The allocations and frees of a device, and the work on its streams, which says when freed memory may go to
+    another stream. What was there before the recording is allocated first, by address.
     """
     changes = _columns(trace, CHANGES, device)
     submits, finishes = _work(trace, device)
@@ -121,7 +125,7 @@ def steps_of(trace: Trace, device: int) -> Steps:
         joined["action"][order].astype(np.uint8),
         joined["number"][order].astype(np.uint32),
         joined["bytes"][order].astype(np.uint64),
-        (joined["stream"][order] % core.MAX_STREAMS).astype(np.uint8),
+        (joined["stream"][order] % MAX_STREAMS).astype(np.uint8),
         joined["ts_ns"][order],
     )
 
@@ -130,12 +134,10 @@ def _columns(trace: Trace, query: str, device: int) -> dict[str, npt.NDArray[np.
     return {name: np.asarray(column, np.int64) for name, column in trace.sql(query, [device]).fetchnumpy().items()}
 
 
-def _work(
-    trace: Trace, device: int
-) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[np.int64]]]:
-    """Each item of work twice: submitted, and finished with its ticket; a stream finishes in the order of submission."""
+def _work(trace: Trace, device: int) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[np.int64]]]:
+    """Each item of work twice: submitted, and finished with its ticket; a stream finishes in order of submission."""
     work = _columns(trace, WORK, device)
-    stream = work["stream"] % core.MAX_STREAMS
+    stream = work["stream"] % MAX_STREAMS
     order = np.lexsort((work["position"], work["submit_ns"], stream))
     stream, submit_ns, end_ns = stream[order], work["submit_ns"][order], work["end_ns"][order]
     ticket, done_ns = np.zeros(len(order), np.int64), end_ns.copy()
@@ -176,7 +178,7 @@ def allocator_replay(
     device: str | None = None,
     settings: Sequence[str] = ALTERNATIVES,
     most_changes: int | None = MOST_CHANGES,
-    **setup: int,
+    **setup: Any,
 ) -> Rows:
     """A row a device and setting: how much would have been reserved, and whether memory would have run out; the first
     row of each device is what was recorded. `setup`: fields of Setup that are to be other than the trace tells.
@@ -251,9 +253,9 @@ COLUMNS = (
 ALLOCATOR_REPLAY = Analysis(
     "allocator_replay",
     "Other settings of the allocator",
-    "The recorded allocations and frees again, on the allocator of ral devices, in the order of time and of the streams, "
-    "under its own settings and others. What the program gave back by hand (empty_cache) and blocks that it lent to other "
-    "streams are not in a trace. `ral-trace replay` tries any setting.",
+    "The recorded allocations and frees again, on the allocator of ral devices, in the order of time and of the "
+    "streams, under its own settings and others. What the program gave back by hand (empty_cache) and blocks that it "
+    "lent to other streams are not in a trace. `ral-trace replay` tries any setting.",
     COLUMNS,
     allocator_replay,
     chapter="memory",

@@ -279,7 +279,8 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE TEMP TABLE paired AS
         SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,
-               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses, lead(last_use_ns) OVER same AS next_last_use_ns
+               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses,
+               lead(last_use_ns) OVER same AS next_last_use_ns
         FROM memory_change WHERE action IN ('alloc', 'free')
         WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
     connection.execute("""

@@ -146,7 +146,8 @@ class LiveRows:
                    CASE r.kind WHEN 'op' THEN if((r.flags & {FLAGS["BACKWARD"]}) = 0, 'forward', 'backward')
                                WHEN 'transfer' THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1]
                                WHEN 'annotation' THEN {sorts}[try_cast(r.arg0 AS BIGINT) + 1] END,
-                   n.text, {HAPPENED_NS}, if(r.kind = 'free', 0, r.dur_ns), r.process, if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
+                   n.text, {HAPPENED_NS}, if(r.kind = 'free', 0, r.dur_ns), r.process,
+                   if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
                    if(r.kind IN ('region', 'op'), NULL, nullif(r.correlation, 0)), nullif(r.bytes, -1), k.id,
                    CASE WHEN r.kind = 'launch' THEN json_object('routed', n0.text, 'route', n1.text)
                         WHEN r.kind = 'kernel' THEN json_object('kernel', n0.text, 'vendor', n1.text)

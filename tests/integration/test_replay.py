@@ -50,7 +50,6 @@ SETTINGS = [
 ]
 
 
-
 @pytest.fixture(scope="module")
 def really() -> dict[str, tuple[int, ...]]:
     """The most reserved and allocated under each setting, and whether memory ran out."""
@@ -59,9 +58,7 @@ def really() -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("recorded_under", ["", "region_size_mb:24,fit:first"])
-def test_peaks_under_other_settings(
-    recorded_under: str, really: dict[str, tuple[int, ...]], tmp_path: Path
-) -> None:
+def test_peaks_under_other_settings(recorded_under: str, really: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     done = ral_trace("-o", "run.duckdb", "--", *python(PROGRAM, recorded_under), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with open_trace(tmp_path / "run.duckdb") as trace:
