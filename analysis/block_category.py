@@ -15,7 +15,8 @@ The first that holds:
 - unknown: all else: the evidence lacks.
 
 Steps are the stated ones, else the optimiser's. Where uses of blocks were recorded (--with-access), what lives through
-the steps and is used by the optimiser alone is its state. Where a source has no ops but Python stacks (memory
+the steps and is used by the optimiser alone is its state, and what was there before the recording and is used by it and
+by others is a parameter. Where a source has no ops but Python stacks (memory
 snapshots), lines of torch/optim stand for the optimiser, Module._apply for parameters.
 A category that the source itself states stands.
 
@@ -85,8 +86,8 @@ WHERE (a.free_ns IS NULL OR a.free_ns > first.ts_ns)
        OR p.parent IN (SELECT from_event FROM flow WHERE kind = 'autograd'))"""
 """Blocks that an op allocated which the first backward pass went through: results, however long they live."""
 
-STATE_BY_USE = f"""
-SELECT allocation, bool_or(inside) AND NOT bool_or(NOT inside) AS only_inside FROM (
+BY_USE = f"""
+SELECT allocation, bool_or(inside) AS inside, bool_or(NOT inside) AS outside FROM (
     SELECT x.allocation, o.ts_ns IS NOT NULL AND e.ts_ns < o.ts_ns + o.dur_ns AS inside
     FROM access x JOIN event e ON e.id = x.event
     JOIN (SELECT process, min(ts_ns) AS ts_ns FROM event e WHERE {OPTIMIZER} GROUP BY process) first
@@ -94,7 +95,7 @@ SELECT allocation, bool_or(inside) AND NOT bool_or(NOT inside) AS only_inside FR
     ASOF LEFT JOIN (SELECT thread, ts_ns, dur_ns FROM event e WHERE {OPTIMIZER} AND dur_ns >= 0) o
       ON o.thread = e.thread AND o.ts_ns <= e.ts_ns)
 GROUP BY allocation"""
-"""Of each block that was used since the optimiser's first step: whether only inside such steps."""
+"""Of each block that was used since the optimiser's first step: whether inside such steps, and outside."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def categories(trace: Trace, blocks: Blocks, step_ends: dict[int, Integers]) -> 
         "optimizer_end": optimizer.end_around(thread, alloc_ns),
         "in_backward": backward.end_around(thread, alloc_ns) > BEFORE,
         "from_host": _filled_from_host(trace, blocks),
-        "state_by_use": _is_in(trace, blocks, f"SELECT allocation FROM ({STATE_BY_USE}) WHERE only_inside"),
+        "state_by_use": _is_in(trace, blocks, f"SELECT allocation FROM ({BY_USE}) WHERE inside AND NOT outside"),
+        "parameter_by_use": _is_in(trace, blocks, f"SELECT allocation FROM ({BY_USE}) WHERE inside AND outside"),
         "differentiated": _is_in(trace, blocks, DIFFERENTIATED),
         "row_end": np.full(len(thread), BEFORE),
     }
@@ -195,6 +197,7 @@ def _of_process(
     same_phase = np.where(next_backward < NEVER, free_ns <= next_backward, (seen == 0) & (len(step_ends) > 0))
     rules = [
         (np.asarray(block["state_by_use"], bool) & through_all, STATE),
+        (np.asarray(block["parameter_by_use"], bool) & through_all & ~began, PARAMETER),
         (by_optimizer & freed & np.where(in_optimizer > BEFORE, free_ns <= in_optimizer, True), TEMPORARY),
         (by_optimizer, STATE),
         (in_backward & (freed_in_zero_grad | kept), GRADIENT),

@@ -42,7 +42,10 @@ def printed(found: Report, width: int) -> str:
 
 
 def test_every_row_has_the_documented_columns(found: Report):
-    assert [name for name, section in found.sections.items() if section.rows] == [found.name for found in ANALYSES]
+    # Nothing of it was freed in a garbage collection, and when its blocks were last used was not recorded.
+    empty = {"delayed_frees", "held_unused"}
+    assert {name for name, section in found.sections.items() if not section.rows} == empty
+    assert list(found.sections) == [found.name for found in ANALYSES]
     for section in found.sections.values():
         columns = [column.name for column in section.analysis.columns]
         assert all(list(row) == columns for row in section.rows), section.analysis.name
