@@ -130,7 +130,8 @@ def test_uses_tell_the_optimisers_state_from_parameters(tmp_path: Path):
         find_uses(trace)
         found = dict(
             trace.sql(
-                "SELECT a.address::BIGINT, u.category FROM allocation a JOIN block_use u ON u.allocation = a.id WHERE before_trace"
+                "SELECT a.address::BIGINT, u.category FROM allocation a JOIN block_use u ON u.allocation = a.id "
+                "WHERE before_trace"
             ).fetchall()
         )
     assert found[2 << 20] == "optimizer state"
