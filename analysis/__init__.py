@@ -8,15 +8,23 @@ from ral_trace.analysis.advice import ADVICE
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.bound import STEP_BOUNDS
 from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
+from ral_trace.analysis.critical_path import CRITICAL_PATH, CRITICAL_PATH_PIECES
+from ral_trace.analysis.delayed_frees import DELAYED_FREES
 from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
 from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.fusion import FUSION
+from ral_trace.analysis.held_unused import HELD_UNUSED
 from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
 from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
 from ral_trace.analysis.layout import LAYOUT_COPIES
-from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.leaks import LEAKS
+from ral_trace.analysis.lifetimes import LIFETIMES
+from ral_trace.analysis.memory import MEMORY_BY_CATEGORY, MEMORY_CATEGORIES, MEMORY_CURVE, MEMORY_PEAK
+from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.analysis.queues import QUEUE_CURVE, QUEUES
+from ral_trace.analysis.regions import FRAGMENTATION, FRAGMENTATION_OVER_TIME, REGION_MAP
+from ral_trace.analysis.replay import ALLOCATOR_REPLAY
 from ral_trace.analysis.round_trips import ROUND_TRIPS
 from ral_trace.analysis.small_copies import SMALL_COPIES
 from ral_trace.analysis.steps import STEP_TIMES, STEPS
@@ -27,6 +35,7 @@ from ral_trace.analysis.timeline import TIMELINE
 from ral_trace.analysis.transfers import TRANSFERS
 from ral_trace.analysis.trust import LEDGER, QUALITY, SOURCES
 from ral_trace.analysis.utilisation import UTILISATION
+from ral_trace.analysis.what_if import WHAT_IF
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
@@ -39,13 +48,16 @@ ANALYSES: list[Analysis] = [
     DEVICES,
     ADVICE,
     TIMELINE,
-    FUSION,
     HOTSPOTS,
     KERNELS,
     MODULES,
     ANNOTATIONS,
     LINES,
     ACROSS,
+    FUSION,
+    CRITICAL_PATH,
+    CRITICAL_PATH_PIECES,
+    WHAT_IF,
     UTILISATION,
     IDLE_GAPS,
     STREAM_IDLE,
@@ -64,9 +76,17 @@ ANALYSES: list[Analysis] = [
     SMALL_COPIES,
     MEMORY_CURVE,
     MEMORY_PEAK,
+    MEMORY_CATEGORIES,
+    MEMORY_BY_CATEGORY,
     PEAK_HOLDERS,
     LIFETIMES,
-    GROWTH,
+    LEAKS,
+    DELAYED_FREES,
+    HELD_UNUSED,
+    FRAGMENTATION,
+    FRAGMENTATION_OVER_TIME,
+    REGION_MAP,
+    ALLOCATOR_REPLAY,
     STEP_TIMES,
     STEPS,
     STEP_BOUNDS,

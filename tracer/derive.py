@@ -31,6 +31,7 @@ MEMORY_CHANGE_COLUMNS = {
     "domains": "INTEGER",
     "stripe_bytes": "BIGINT",
     "stack": "INTEGER",  # alloc: where no event holds it, because the block is from before the recording
+    "last_use_ns": "BIGINT",  # free: when the last kernel or copy that touched the block was launched
 }
 MEMORY_CHANGE = f"""
 CREATE TEMP TABLE memory_change ({", ".join(f"{column} {kind}" for column, kind in MEMORY_CHANGE_COLUMNS.items())})
@@ -278,18 +279,20 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE TEMP TABLE paired AS
         SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,
-               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses
+               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses,
+               lead(last_use_ns) OVER same AS next_last_use_ns
         FROM memory_change WHERE action IN ('alloc', 'free')
         WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
     connection.execute("""
         INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event,
-        free_event, stack, op, uses, before_trace)
+        free_event, stack, op, last_use_ns, uses, before_trace)
         SELECT row_number() OVER (ORDER BY p.ts_ns, p.event) - 1, p.device, address, size_bytes, requested_bytes,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.ts_ns END,
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
                CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
                coalesce(e.stack, p.stack), e.name,
+               CASE WHEN action = 'free' THEN p.last_use_ns WHEN after = 'free' THEN next_last_use_ns END,
                CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
