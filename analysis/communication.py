@@ -1,6 +1,7 @@
 """What the ranks say to each other: how long, how much, how fast, and who waits for whom."""
 
 from ral_trace.analysis.base import DEVICE, KERNEL_CLASS, NAMED_DEVICE, TIME_NS, WANTED, Analysis, Column, Need, Rows
+from ral_trace.analysis.remember import answered
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 
@@ -177,6 +178,7 @@ COMMUNICATION = Analysis(
 )
 
 
+@answered
 def stragglers(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a rank that communicated, the one for which the others waited longest first."""
     return trace.rows(

@@ -15,6 +15,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.block_use import SLICES, find_uses
 from ral_trace.analysis.memory import CATEGORY
 from ral_trace.analysis.peak_holders import SITE_LINE
+from ral_trace.analysis.remember import answered
 from ral_trace.analysis.units import human
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
@@ -61,6 +62,7 @@ rounds of the level, of its square, and of its product with the round's number, 
 """
 
 
+@answered
 def leaks(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:
     """The call sites that hold more at the last step's end than at the first's, the likeliest leaks first."""
     find_uses(trace)

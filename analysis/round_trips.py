@@ -15,6 +15,7 @@ from ral_trace.analysis.base import (
 )
 from ral_trace.analysis.callers import Callers
 from ral_trace.analysis.origins import launches_of, origins
+from ral_trace.analysis.remember import answered
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.work import Columns, registered
 from ral_trace.tracer.reading import Trace
@@ -66,6 +67,7 @@ PAIRS = """
     pair AS (FROM certain UNION ALL FROM likely UNION ALL FROM possible)"""
 
 
+@answered
 def round_trips(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:
     """A row for each pair of places in the program: the surest first, then those that took the most time."""
     with registered(trace, _blocks(trace)) as known:

@@ -11,6 +11,7 @@ from ral_trace.analysis.base import (
     Row,
     Rows,
 )
+from ral_trace.analysis.remember import answered
 from ral_trace.tracer.reading import Trace
 
 SIZES = [
@@ -39,6 +40,7 @@ name, Nsight Systems and ROCm's profilers in arguments.
 """
 
 
+@answered
 def transfers(trace: Trace, *, device: str | None = None) -> Rows:
     """A row for each device, direction, size class and kind of host memory; the most time first, of each device."""
     rows = trace.rows(
