@@ -330,6 +330,32 @@ class PerfettoEncoder:
     def counters(self, rows: ArrowStream) -> None: ...
     def finish(self) -> None: ...
 
+class JsonLines:
+    """The elements of a JSON array, a line each, with commas between them; `sink` is called with each chunk of them.
+
+    What `sink` and `place` raise comes through; a query that fails is a RuntimeError.
+    """
+
+    def __init__(self, sink: Callable[[bytes], object], *, chunk_bytes: int = 1 << 20) -> None: ...
+    def line(self, text: str) -> None: ...
+    def objects(self, rows: ArrowStream) -> None:
+        """An object a row: BIGINT, VARCHAR, and BLOB that is JSON already, where they are not NULL."""
+
+    def slices(self, rows: ArrowStream, arrows: ArrowStream, *, zero_ns: int, place: Callable[[int, int], str]) -> None:
+        """The rows of `drawn.slices_sql` and `drawn.arrows_sql`; times are counted from `zero_ns`.
+
+        `place(track, lane)` gives the members that say where that is drawn. It is called once, and may call `line`.
+        """
+
+    def counters(self, rows: ArrowStream, *, zero_ns: int, frame: Callable[[int], tuple[str, str] | None]) -> None:
+        """Rows: a counter's key, ts_ns, value (BIGINT or DOUBLE); by key.
+
+        `frame(key)` gives what stands before the time and between it and the value; None: it is not drawn.
+        """
+
+    def finish(self) -> None:
+        """Hands what is left to the sink."""
+
 class TrackLanes:
     """Spreads the slices of each track over lanes, so that those of one lane nest."""
 

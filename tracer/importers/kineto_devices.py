@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ral_trace.tracer.importers.places import Places, stream_number
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import SUM_LIMIT, Rows
 from ral_trace.tracer.importers.trace_events import Scan, integer
 
 TORCH_TYPES = {
@@ -31,7 +31,6 @@ TYPES = {
 }
 """By what a category begins with: the device type in torch."""
 LARGEST_INDEX = 1 << 20
-MOST_BYTES_IN_ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -156,12 +155,12 @@ def _bound_sum(rows: Rows) -> None:
     """Takes the sizes from what would make the sums of sizes too large for 64 bits."""
     connection = rows.builder.connection
     [(total,)] = connection.execute("SELECT sum(bytes) FROM memory_event").fetchall()
-    if total is None or total < MOST_BYTES_IN_ALL:
+    if total is None or total < SUM_LIMIT:
         return
     [(count,)] = connection.execute(
         """UPDATE memory_event SET bytes = NULL
            FROM (SELECT n, sum(bytes) OVER (ORDER BY n) AS so_far FROM memory_event) s
            WHERE s.n = memory_event.n AND s.so_far >= ? AND bytes IS NOT NULL""",
-        [MOST_BYTES_IN_ALL],
+        [SUM_LIMIT],
     ).fetchall()
     rows.bad("allocations and frees of more bytes than there can be: not among the blocks", count=count)

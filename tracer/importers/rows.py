@@ -27,6 +27,8 @@ INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**3
 LIMIT = 2**61
 """No time, duration (in nanoseconds) or number of bytes of a sound source reaches it, and sums of two stay in 64 bits.
 """
+SUM_LIMIT = 2 * LIMIT
+"""No sum over many numbers of bytes of a sound source reaches it, and one more number stays in 64 bits."""
 TIME_BEYOND = "events at a time that no clock counts: left out"
 DURATION_BEYOND = "events with a duration that no clock counts: kept without it, and out of all sums"
 BYTES_BEYOND = "numbers of bytes that cannot be: taken as unknown"

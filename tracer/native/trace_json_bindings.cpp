@@ -5,6 +5,7 @@
 #include <memory>
 #include <tuple>
 
+#include "python_streams.h"
 #include "trace_json.h"
 
 namespace py = pybind11;
@@ -45,17 +46,7 @@ class TraceBatch {
     }
     return names;
   }
-  [[nodiscard]] py::capsule stream() const {
-    auto stream = std::make_unique<ArrowArrayStream>();
-    export_stream(batch_, stream.get());
-    return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
-      const std::unique_ptr<ArrowArrayStream> owned(
-          static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
-      if (owned->release != nullptr) {
-        owned->release(owned.get());
-      }
-    });
-  }
+  [[nodiscard]] py::capsule stream() const { return give_stream(batch_); }
 
  private:
   std::shared_ptr<const ArrowBatch> batch_;
