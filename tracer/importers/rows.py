@@ -7,8 +7,7 @@ one line of `quality` a kind of fault, never more.
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,13 +69,6 @@ class Rows:
     def source(self) -> int:
         """The id of this source. An importer of whole traces, which bring their own, never asks for it."""
         return self.builder.add("source", path=text(str(self.path)), format=self.format)
-
-    @contextmanager
-    def places_together(self) -> Iterator[None]:
-        """The places that are made in it are in their tables when it ends, for SQL over them."""
-        yield
-        for table in ("process", "thread", "device", "stream"):
-            self._batches[table].flush()
 
     def process(self, key: Hashable, **columns: Any) -> int:
         """The id of a process, made when its key is new. A pid that is text goes into `name`."""
