@@ -443,7 +443,9 @@ class TraceEvents:
     ) -> None:
         """Finds parents and steps, of which these are the times."""
     def state_parents(self) -> None: ...
-    def rows(self, first: int, stack_first: int, categories: Sequence[str], backward: int) -> TraceStream:
+    def rows(
+        self, first: int, stack_first: int, categories: Sequence[str], backward: int, rows_a_batch: int
+    ) -> TraceStream:
         """The rows of `event`, whose ids are first + number."""
     def launched(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ids of launches and of what they started."""

@@ -29,8 +29,10 @@ OUTPUT = "output"
 folder.
 """
 
-ROWS_A_GROUP = 61_440
-"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
+ROWS_A_GROUP = 40_960
+"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in. Batches of as many
+rows are compressed by several threads, and never put together again.
+"""
 ROWS_A_STATEMENT = 200
 
 WRITTEN_BY_FINISH = ("schema_version", "tool_version")

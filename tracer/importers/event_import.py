@@ -20,9 +20,8 @@ from ral_trace.tracer.importers.places import Places, Role, add_places, stage_pl
 from ral_trace.tracer.importers.rows import BYTES_BEYOND, Rows
 from ral_trace.tracer.importers.stacks import add_call_stacks
 from ral_trace.tracer.importers.trace_events import Field, Group, Scan, rows_of, stage
-from ral_trace.tracer.schema import FLAGS
+from ral_trace.tracer.store import ROWS_A_GROUP
 
-UNFINISHED = FLAGS["UNFINISHED"]
 UNIX_EPOCH_NS = 946_684_800_000_000_000
 """Times from here on (the year 2000) count from 1970."""
 NO_TIME = -(2**63)
@@ -81,7 +80,7 @@ def import_events(
     events = _native.TraceEvents(scan.table, **meanings.columns, inner_first=dialect.inner_first)
     has = {group.ph for group in scan.groups if not group.skipped}
     memory = bool(meanings.memory_groups) and any(column == "address" for _, column, _ in dialect.fields)
-    staged = [group for group in scan.groups if group.ph in STAGED]
+    staged = [group for group in scan.groups if group.ph in STAGED and not group.skipped]
     staged += [group for group in scan.groups if memory and group.number in meanings.memory_groups]
     if staged:
         stage(rows, scan, staged)
@@ -129,6 +128,7 @@ def _land(
         stack_first=add_call_stacks(rows, stacks),
         categories=list(meanings.categories),
         backward=meanings.backward,
+        rows_a_batch=ROWS_A_GROUP,
     )
     connection = rows.builder.connection
     connection.register("scanned_event", stream)

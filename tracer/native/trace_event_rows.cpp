@@ -7,7 +7,6 @@ namespace ral::trace {
 
 namespace {
 
-constexpr Row kRowsABatch = 30'720;
 constexpr std::size_t kTextABatch = 64 << 20;
 
 struct EventColumns {
@@ -22,12 +21,13 @@ struct EventColumns {
 class EventRows : public ArrowSource {
  public:
   EventRows(std::shared_ptr<TraceEvents> events, std::int64_t first, std::int64_t stack_first,
-            std::vector<std::string> categories, std::int32_t backward)
+            std::vector<std::string> categories, std::int32_t backward, std::int64_t rows_a_batch)
       : events_(std::move(events)),
         first_(first),
         stack_first_(stack_first),
         categories_(std::move(categories)),
         backward_(backward),
+        rows_a_batch_(rows_a_batch),
         row_(events_->table_->first()) {
     columns_ = columns_of(EventColumns());
   }
@@ -37,7 +37,7 @@ class EventRows : public ArrowSource {
   std::shared_ptr<const ArrowBatch> next() override {
     auto columns = std::make_shared<EventColumns>();
     std::int64_t count = 0;
-    for (; row_ < events_->table_->rows() && count < kRowsABatch && columns->args.bytes() < kTextABatch; ++row_) {
+    for (; row_ < events_->table_->rows() && count < rows_a_batch_ && columns->args.bytes() < kTextABatch; ++row_) {
       if (events_->is_event(row_)) {
         add(*columns);
         ++count;
@@ -147,14 +147,16 @@ class EventRows : public ArrowSource {
   std::int64_t first_, stack_first_;
   std::vector<std::string> categories_;
   std::int32_t backward_;
+  std::int64_t rows_a_batch_;
   Row row_;
   std::vector<ArrowColumn> columns_;
 };
 
 std::unique_ptr<ArrowSource> TraceEvents::rows(std::shared_ptr<TraceEvents> events, std::int64_t first,
                                                std::int64_t stack_first, std::vector<std::string> categories,
-                                               std::int32_t backward) {
-  return std::make_unique<EventRows>(std::move(events), first, stack_first, std::move(categories), backward);
+                                               std::int32_t backward, std::int64_t rows_a_batch) {
+  return std::make_unique<EventRows>(std::move(events), first, stack_first, std::move(categories), backward,
+                                     rows_a_batch);
 }
 
 }  // namespace ral::trace

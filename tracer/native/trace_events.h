@@ -86,7 +86,7 @@ class TraceEvents {
   // The columns of `event` that have values. The ids are first + row, stacks stack_first + number.
   [[nodiscard]] static std::unique_ptr<ArrowSource> rows(std::shared_ptr<TraceEvents> events, std::int64_t first,
                                                          std::int64_t stack_first, std::vector<std::string> categories,
-                                                         std::int32_t backward);
+                                                         std::int32_t backward, std::int64_t rows_a_batch);
   // Launches, and what they started.
   [[nodiscard]] std::vector<std::pair<Row, Row>> launched() const;
   // Of each end of an arrow: the row that encloses it, and the next one that begins.

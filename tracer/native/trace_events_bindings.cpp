@@ -157,8 +157,8 @@ py::tuple as_tuple(const OddRows& odd) {
 }
 
 TraceStream rows(const std::shared_ptr<TraceEvents>& events, std::int64_t first, std::int64_t stack_first,
-                 const std::vector<std::string>& categories, std::int32_t backward) {
-  return TraceStream([=] { return TraceEvents::rows(events, first, stack_first, categories, backward); });
+                 const std::vector<std::string>& categories, std::int32_t backward, std::int64_t rows_a_batch) {
+  return TraceStream([=] { return TraceEvents::rows(events, first, stack_first, categories, backward, rows_a_batch); });
 }
 
 py::tuple launched(const TraceEvents& events, std::int64_t first) {
@@ -247,7 +247,8 @@ void bind_trace_events(py::module_& module) {
       .def("place", &place, py::arg("process"), py::arg("step"), py::arg("start_ns"), py::arg("end_ns"),
            py::arg("tolerance_ns"))
       .def("state_parents", &TraceEvents::state_parents, NoGil())
-      .def("rows", &rows, py::arg("first"), py::arg("stack_first"), py::arg("categories"), py::arg("backward"))
+      .def("rows", &rows, py::arg("first"), py::arg("stack_first"), py::arg("categories"), py::arg("backward"),
+           py::arg("rows_a_batch"))
       .def("launched", &launched, py::arg("first"))
       .def("arrow_ends", &arrow_ends);
 }
