@@ -249,7 +249,7 @@ def test_self_times_are_never_negative_and_add_up_to_the_union(rows):
     assert own.tolist() == expected
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(INTERVALS, st.randoms())
 def test_answers_do_not_depend_on_the_order_of_rows(rows, random):
     case = Case()
@@ -273,7 +273,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ROWS)
 def test_own_times_of_a_device_add_up_to_its_busy_time(found):
     case = Case()

@@ -24,8 +24,8 @@ def test_a_child_that_rounding_made_too_long_keeps_its_time() -> None:
 
 
 def test_what_a_parent_does_not_have_the_row_around_it_gives() -> None:
-    assert own([(0, 100), (20, 40), (20, 41)], 1) == [79, 0, 21]
-    assert own([(0, 100), (20, 41), (20, 40), (20, 40)], 1) == [79, 0, 1, 20]
+    # Its children have 15 + 16 of its 30.
+    assert own([(0, 100), (10, 40), (10, 25), (25, 41)], 1) == [69, 0, 15, 16]
 
 
 def test_neighbours_that_rounding_made_overlap_are_no_crossing() -> None:
