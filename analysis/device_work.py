@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -114,11 +115,14 @@ def device_work(trace: Trace) -> DeviceWork:
     return DeviceWork(*(rows[field.name.rstrip("_")][order] for field in fields(DeviceWork)))
 
 
-def _columns(trace: Trace, query: str) -> dict[str, Integers]:
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def _columns(trace: Trace, query: str) -> Columns:
     return {name: np.asarray(values) for name, values in trace.sql(query).fetchnumpy().items()}
 
 
-def _launches(work: dict[str, Integers], launches: dict[str, Integers]) -> dict[str, Integers]:
+def _launches(work: Columns, launches: Columns) -> Columns:
     """When the launch of each row began and ended; NEVER: it is not known. Of several the first one counts.
 
     A correlation is one within its process only.
