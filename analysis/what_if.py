@@ -211,18 +211,28 @@ def launch_delay(graph: Graph) -> int:
 
 
 def kernel_times(graph: Graph, device: Integers, size: Integers) -> Integers:
-    """ns that a kernel for so many bytes would take: the median of the device's kernels with half to twice as many,
-    else of all that it has, else 0.
+    """ns that a kernel for so many bytes would take: the median of the device's kernels with about half to twice as
+    many, else of all that it has, else 0.
     """
     takes = np.zeros(len(device), dtype=np.int64)
     kernels = graph.device
-    length = kernels["stop"] - kernels["start"]
-    for row, (on, moved) in enumerate(zip(device.tolist(), size.tolist(), strict=True)):
-        mine = kernels["is_kernel"] & (kernels["device"] == on)
-        like = mine & (kernels["bytes"] * 2 >= moved) & (kernels["bytes"] <= moved * 2)
-        chosen = like if moved != NONE and like.any() else mine
-        takes[row] = int(np.median(length[chosen])) if chosen.any() else 0
+    rows = np.flatnonzero(kernels["is_kernel"])
+    length, moved = (kernels["stop"] - kernels["start"])[rows], _octave_parts(kernels["bytes"][rows])
+    wanted, which = np.unique(np.stack([device, _octave_parts(size)], axis=1), axis=0, return_inverse=True)
+    for number, (on, part) in enumerate(wanted.tolist()):
+        mine = kernels["device"][rows] == on
+        like = mine & (np.abs(moved - part) <= OCTAVE_PARTS) & (moved >= 0)
+        chosen = like if part >= 0 and like.any() else mine
+        takes[which.reshape(-1) == number] = int(np.median(length[chosen])) if chosen.any() else 0
     return takes
+
+
+OCTAVE_PARTS = 4
+
+
+def _octave_parts(size: Integers) -> Integers:
+    """Sizes on a scale on which twice as many bytes are OCTAVE_PARTS more; -1: unknown."""
+    return np.where(size > 0, np.floor(OCTAVE_PARTS * np.log2(np.maximum(size, 1))), NONE).astype(np.int64)
 
 
 def _faster(trace: Trace, change: Changed, name: str, factor: float) -> int:
