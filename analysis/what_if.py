@@ -172,7 +172,7 @@ def _native(trace: Trace, change: Changed, name: str, ns: int | None) -> int:
     rows = positions(graph.fallbacks["id"], named)
     rows = rows[rows != NONE]
     columns = {key: values[rows] for key, values in graph.fallbacks.items()}
-    call = typical_launch(trace, graph)
+    call = typical_launch(graph)
     stop = columns["stop"]
     change.gone.add(columns["thread"], np.minimum(columns["start"] + call, stop), stop)
     inside = _contains(columns["thread"], columns["start"], stop, graph.device["launcher"], graph.device["launched"])
@@ -191,16 +191,11 @@ def _native(trace: Trace, change: Changed, name: str, ns: int | None) -> int:
     return len(rows)
 
 
-def typical_launch(trace: Trace, graph: Graph) -> int:
+def typical_launch(graph: Graph) -> int:
     """ns: the median call that launched a kernel."""
-    found = trace.sql(
-        f"""
-        SELECT quantile_disc({TIME_NS}, 0.5) FROM event e
-        WHERE e.kind = 'launch' AND {INSIDE} AND EXISTS (
-            FROM event k WHERE k.kind = 'kernel' AND k.process = e.process AND k.correlation = e.correlation)""",
-        graph.window.parameters,
-    ).fetchall()
-    return int(found[0][0] or 0)
+    took = graph.device["call_ns"][graph.device["is_kernel"]]
+    known = took[took != NONE]
+    return int(np.median(known)) if len(known) else 0
 
 
 def launch_delay(graph: Graph) -> int:
