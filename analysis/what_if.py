@@ -112,20 +112,21 @@ def _found(count: int, name: str, what: str) -> None:
 
 
 MATCHED_WAITS = f"""
-    WITH RECURSIVE {LINE}, up AS (
+    WITH RECURSIVE {LINE}, inside AS MATERIALIZED (
+        SELECT e.id, e.parent, e.kind, e.name, e.thread, e.ts_ns, e.dur_ns, e.stack, {TIME_NS} >= 0 AS timed
+        FROM event e WHERE e.thread IS NOT NULL AND e.dur_ns IS NOT NULL AND {INSIDE}),
+    up AS (
         SELECT e.id AS wait, e.id, e.parent, e.name, line, true AS whole, 0 AS depth
-        FROM event e LEFT JOIN line_of USING (stack)
-        WHERE e.kind IN ('sync', 'wait') AND e.thread IS NOT NULL AND {TIME_NS} >= 0 AND {INSIDE}
+        FROM inside e LEFT JOIN line_of USING (stack) WHERE e.kind IN ('sync', 'wait') AND e.timed
         UNION ALL
         SELECT up.wait, p.id, p.parent, p.name, up.line, up.whole AND p.kind IN ('op', 'launch', 'runtime'), depth + 1
-        FROM up JOIN event p ON p.id = up.parent
-        WHERE p.dur_ns IS NOT NULL AND depth < {DEEPEST}),
+        FROM up JOIN inside p ON p.id = up.parent WHERE depth < {DEEPEST}),
     matched AS (
         SELECT wait, arg_max(id, depth) FILTER (whole) AS call FROM up
         GROUP BY wait HAVING bool_or(name = $3) OR bool_or(contains(line, $3)))
     SELECT m.wait, c.thread, c.ts_ns AS start, c.ts_ns + c.dur_ns AS stop, w.ts_ns AS wait_start,
            w.ts_ns + w.dur_ns AS wait_stop
-    FROM matched m JOIN event c ON c.id = m.call JOIN event w ON w.id = m.wait ORDER BY m.wait"""
+    FROM matched m JOIN inside c ON c.id = m.call JOIN inside w ON w.id = m.wait ORDER BY m.wait"""
 
 
 def _without_sync(trace: Trace, change: Changed, name: str) -> int:
