@@ -46,6 +46,29 @@ def find_peaks(trace: Trace) -> None:
             FROM memory_curve WHERE ts_ns IS NOT NULL GROUP BY device""")
 
 
+def find_levels(trace: Trace) -> None:
+    """Makes the temporary table `category_level` (device, category, ts_ns, bytes): what the blocks of a category take
+    after each of their changes.
+    """
+    find_uses(trace)
+    if not _is_made(trace, "category_level"):
+        trace.connection.execute(f"""
+            CREATE TEMP TABLE category_level AS
+            WITH {LIFE},
+            block AS (
+                SELECT a.device, u.category, a.begin_ns, a.free_ns, a.size_bytes
+                FROM life a JOIN block_use u ON u.allocation = a.id WHERE a.begin_ns IS NOT NULL),
+            moment AS (
+                SELECT device, category, ts_ns, sum(delta) AS delta FROM (
+                    SELECT device, category, begin_ns AS ts_ns, size_bytes AS delta FROM block
+                    UNION ALL
+                    SELECT device, category, free_ns, -size_bytes FROM block WHERE free_ns IS NOT NULL)
+                GROUP BY ALL)
+            SELECT device, category, ts_ns,
+                   (sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns))::BIGINT AS bytes
+            FROM moment""")
+
+
 def find_uses(trace: Trace) -> None:
     """Makes the temporary tables `block_use` and `memory_round`.
 

@@ -254,7 +254,7 @@ def test_the_settings_region_size_goes_before_the_devices() -> None:
 
 @given(sizes=st.lists(st.integers(1, 900), min_size=2, max_size=30), wanted=st.integers(1, 900))
 def test_first_fit(sizes: list[int], wanted: int) -> None:
-    """Of several holes that are large enough the first one is taken; some are of the sizes that have lists, some not."""
+    """Of several holes that are large enough the first is taken; some are of the sizes that have lists, some not."""
     allocator = core.RegionAllocator(capacity=16 * MIB, settings="fit:first,max_split_size_mb:15")
     holes = []
     for size in sizes:
