@@ -2,7 +2,7 @@
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_ALLOCATIONS, WANTED, Analysis, Column, Rows
 from ral_trace.analysis.block_category import CATEGORIES
-from ral_trace.analysis.block_use import HELD, find_levels, find_peaks
+from ral_trace.analysis.block_use import HELD, find_curve, find_levels, find_peaks
 from ral_trace.tracer.reading import Trace
 
 CATEGORY = Column("category", "text", f"what the blocks are for, told from their use: {', '.join(CATEGORIES)}")
@@ -11,7 +11,7 @@ THINNED = f"""
     curve AS (
         SELECT c.device, c.ts_ns::HUGEINT AS ts_ns, c.allocated_bytes, count(*) OVER of_device AS changes,
                min(c.ts_ns::HUGEINT) OVER of_device AS first_ns, max(c.ts_ns::HUGEINT) OVER of_device AS last_ns
-        FROM memory_curve c JOIN named_device d ON d.device = c.device WHERE c.ts_ns IS NOT NULL AND {WANTED}
+        FROM device_curve c JOIN named_device d ON d.device = c.device WHERE {WANTED}
         WINDOW of_device AS (PARTITION BY c.device)),
     stretch AS (
         SELECT device, (ts_ns, allocated_bytes) AS point, (allocated_bytes, ts_ns) AS level,
@@ -33,6 +33,7 @@ def memory_curve(trace: Trace, *, device: str | None = None, points: int = 2000)
     A longer curve is cut into stretches of time, and of each the first, last, lowest and highest row are kept: so
     neither the peak nor the level between two changes is ever lost.
     """
+    find_curve(trace)
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, {THINNED}
@@ -58,6 +59,7 @@ def memory_by_category(trace: Trace, *, device: str | None = None, points: int =
     """Allocated bytes over time by what they are for: at each of at most `points` moments (but 4) of a device's curve a
     row for each category that holds anything then. The rows of a moment add up to the curve's value.
     """
+    find_curve(trace)
     find_levels(trace)
     return trace.rows(
         f"""
