@@ -6,7 +6,7 @@ STAMPS := $(VENV)/stamps
 DEMO := demo-out
 
 NATIVE := $(shell find tracer/native backend/native backend/include backend/vendors -name '*.cpp' -o -name '*.h')
-MODULES := ral_trace.tracer ral_trace.backend ral_trace.analysis ral_trace.dashboard ral_trace.samples
+MODULES := ral_trace.tracer ral_trace.backend ral_trace.analysis ral_trace.dashboard ral_trace.samples ral_trace.testing
 CLANG_FORMATTED := $(NATIVE) $(wildcard tests/native/*.cpp tests/native/*.h tests/backend/*.cpp tests/benchmarks/*.cpp)
 
 .DEFAULT_GOAL := help

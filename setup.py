@@ -27,7 +27,7 @@ GLUE = ("/module.cpp", "_bindings.cpp")
 CFLAGS = ["-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # The folders are subpackages of one namespace: `backend` or `dashboard` at the top of a user's sys.path would collide
 # with the user's own.
-FOLDERS = ["analysis", "backend", "dashboard", "samples", "tracer"]
+FOLDERS = ["analysis", "backend", "dashboard", "samples", "testing", "tracer"]
 PACKAGES = {
     "ral_trace." + ".".join(init.parent.relative_to(ROOT).parts): str(init.parent.relative_to(ROOT))
     for folder in FOLDERS

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from ral_trace.analysis.wait_names import HOST_WAITS
 from ral_trace.tracer.reading import Rows, Trace
 from ral_trace.tracer.schema import FLAGS
 
@@ -47,6 +48,8 @@ class Column:
     unit: str
     about: str
     heading: str = ""
+    signed: bool = False
+    """Whether values below 0 make sense: differences."""
 
     @property
     def shown_as(self) -> str:
@@ -72,12 +75,48 @@ SOME_DEVICE_WORK = Need(_kind("kernel", "transfer"), "no kernel and no copy was 
 SOME_KERNELS = Need(_kind("kernel"), "no kernel was recorded")
 SOME_LAUNCHES = Need(_kind("launch"), "no launch was recorded")
 SOME_TRANSFERS = Need(_kind("transfer"), "no copy was recorded")
-SOME_SYNCS = Need(_kind("sync"), "no wait of the host for a device was recorded")
+SOME_SYNCS = Need(f"EXISTS (FROM event e WHERE {HOST_WAITS})", "no wait of the host for a device was recorded")
 SOME_FALLBACKS = Need(_kind("fallback"), "no fallback was recorded")
 SOME_ALLOCATIONS = Need("EXISTS (FROM allocation)", "no allocation was recorded")
 SOME_STEPS = Need(
     "EXISTS (FROM event WHERE step IS NOT NULL)", "no steps in this trace: mark them with ral_trace.tracer.step()"
 )
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A chart: the largest values as bars, each device's in its vendor's colour."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A chart: values over time. Rows of the same `series` are one line; a value holds until the line's next row."""
+
+    series: tuple[str, ...]
+    time: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A chart: a value for each pair of row and column."""
+
+    row: str
+    column: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart with a drawing of its own in report.js: timeline, steps."""
+
+    name: str
+
+
+Chart = Bars | Lines | Heat | Drawn
 
 
 def no_remark(rows: Rows) -> str | None:
@@ -117,6 +156,10 @@ class Analysis:
     """Rows that a terminal shows, of each table."""
     remark: Callable[[Rows], str | None] = no_remark
     """One sentence that must not be overlooked, above the table; names in it are untrusted text."""
+    chart: Chart | None = None
+    """How the rows are drawn, where a picture says more than a table."""
+    detail: bool = False
+    """The terminal shows it only when asked for: --all, --only."""
     notable: Callable[[Row], Collection[str]] = nothing_notable
     """The columns of a row that should catch the eye."""
 
@@ -171,10 +214,12 @@ KERNEL_CLASS = """CASE
 SLASH = "[/\\\\]"
 """In a regular expression: what parts of a path are separated by, on any system."""
 
+LIBRARY = f"(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<"
+"""Files that are no part of the program, as a regular expression."""
+
 LINE = f"""line_of AS (
     SELECT id AS stack, coalesce(
-        list_filter(frames, lambda f: NOT regexp_matches(
-            f.file, '(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<'))[1],
+        list_filter(frames, lambda f: NOT regexp_matches(f.file, '{LIBRARY}'))[1],
         frames[1]) AS frame,
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""

@@ -1,13 +1,16 @@
 """The command `report`: what a trace says, in the terminal, as HTML, as JSON."""
 
+import difflib
 import os
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import click
 import duckdb
 from rich.console import Console
 
+from ral_trace.analysis import ANALYSES
 from ral_trace.analysis.report import html, json, terminal
 from ral_trace.analysis.report.sections import Report, collect
 from ral_trace.analysis.summary import devices
@@ -33,30 +36,61 @@ TRACE_ENDINGS = (".duckdb", ".json", ".json.gz", ".pftrace")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/report-json.md) in place of tables.")
 @click.option("--device", metavar="DEVICE", help="Only this device, such as ral:1.")
-def report(trace: Path | None, page: str | None, as_json: bool, device: str | None) -> None:
+@click.option("--all", "whole", is_flag=True, help="Show the details too; --html and --json always do.")
+@click.option(
+    "--only",
+    "names",
+    multiple=True,
+    metavar="ANALYSIS",
+    help="Only this analysis; repeatable.",
+)
+@click.option("--list", "listing", is_flag=True, help="List the analyses and what each tells, and end.")
+def report(
+    trace: Path | None,
+    page: str | None,
+    as_json: bool,
+    device: str | None,
+    whole: bool,
+    names: tuple[str, ...],
+    listing: bool,
+) -> None:
     """Says what TRACE holds: the newest one here when none is named."""
+    if listing:
+        terminal.render_list(Console(), as_json)
+        return
+    check_names(names)
     path = trace or newest_trace(Path())
     target = None if page is None else html_path(path, page)
     with open_trace(path) as opened:
         if device is not None:
             check_device(opened, device)
-        found = _collected(opened, device)
+        found = _collected(opened, device, names or None)
     if as_json:
         click.echo(json.render(found))
     else:
-        terminal.render(found, Console())
+        terminal.render(found, Console(), whole=whole or bool(names))
     if target is not None:
         write_private(target, html.render(found))
         click.echo(f"HTML report: {target}", err=as_json)
 
 
-def _collected(trace: Trace, device: str | None) -> Report:
+def _collected(trace: Trace, device: str | None, names: Collection[str] | None) -> Report:
     """All the answers. A file that opens may still be damaged further in, or hold numbers that cannot be."""
     try:
-        return collect(trace, device)
+        return collect(trace, device, names)
     except duckdb.Error as error:
         cause = str(error).strip().splitlines()[0]
         raise InputRefused(trace.path, f"cannot be read through ({cause})", "record it again") from error
+
+
+def check_names(names: Collection[str]) -> None:
+    """Raises UsageError, naming what comes close, when one of `names` is no analysis."""
+    known = [analysis.name for analysis in ANALYSES]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see them with: ral-trace --report --list"
+            raise UsageError(f"--only {name}: there is no such analysis; {hint}")
 
 
 PAGE_ENDINGS = (".html", ".htm")

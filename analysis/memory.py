@@ -1,6 +1,6 @@
 """Device memory over time, as a whole and by what it is for, and its peak."""
 
-from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_ALLOCATIONS, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_ALLOCATIONS, WANTED, Analysis, Column, Lines, Rows
 from ral_trace.analysis.block_category import CATEGORIES
 from ral_trace.analysis.block_use import HELD, find_curve, find_levels, find_peaks
 from ral_trace.tracer.reading import Trace
@@ -51,6 +51,7 @@ MEMORY_CURVE = Analysis(
     (DEVICE, Column("ts_ns", "time", "when"), Column("allocated_bytes", "bytes", "in blocks that are in use")),
     memory_curve,
     chapter="memory",
+    chart=Lines(("device",), "ts_ns", "allocated_bytes"),
     needs=(SOME_ALLOCATIONS,),
 )
 

@@ -1,6 +1,7 @@
-"""What a trace holds and how far it can be trusted."""
+"""What a trace holds: the whole of it in one row, and what each device did."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.device_work import device_work
 from ral_trace.tracer.reading import Trace
 
 
@@ -47,53 +48,16 @@ SUMMARY = Analysis(
 )
 
 
-def ledger(trace: Trace) -> Rows:
-    """What became of the events of each process: written = received + dropped + lost."""
-    return trace.rows("""
-        SELECT p.id AS process, p.pid, p.name, p.rank, written, received, dropped, lost, shed, p.ended_how
-        FROM process p LEFT JOIN (
-            SELECT process, sum(written)::BIGINT AS written, sum(received)::BIGINT AS received,
-                   sum(dropped)::BIGINT AS dropped, sum(lost)::BIGINT AS lost, sum(shed)::BIGINT AS shed
-            FROM ledger GROUP BY process) l ON l.process = p.id ORDER BY p.id""")
-
-
-LEDGER = Analysis(
-    "ledger",
-    "Ledger",
-    "What became of the events of each process: written = received + dropped + lost.",
-    (
-        Column("process", "id", "process.id"),
-        Column("pid", "id", "as the operating system counts them"),
-        Column("name", "text", "short name of the program"),
-        Column("rank", "id", "distributed rank"),
-        Column("written", "count", "events past the filter; none: not a live recording"),
-        Column("received", "count", "events that the collector read"),
-        Column("dropped", "count", "events that found no room in their ring"),
-        Column("lost", "count", "events not yet committed when the process died"),
-        Column("shed", "count", "detail left out on purpose, to keep within an overhead budget; not among `written`"),
-        Column("ended_how", "text", "exited, killed by SIGKILL, still running"),
-    ),
-    ledger,
-    chapter="trust",
-)
-
-
 def devices(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work. The host is
     a device for its memory only: its ops are not rows of it, so how busy it was is unknown.
     """
+    busy = {found: work.busy.total_ns for found, work in device_work(trace).by_device().items()}
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, span AS (
             SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns FROM event e WHERE {VALID}),
-        work AS (
-            SELECT device, ts_ns, ts_ns + dur_ns AS end_ns, max(ts_ns + dur_ns) OVER (
-                       PARTITION BY device ORDER BY ts_ns, dur_ns, id
-                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
-            FROM event e WHERE kind IN ('kernel', 'transfer') AND {TIME_NS} IS NOT NULL),
-        busy AS (
-            SELECT device, sum(greatest(end_ns - greatest(ts_ns, coalesce(covered_ns, ts_ns)), 0)) AS ns
-            FROM work GROUP BY device),
+        busy AS (SELECT unnest($2::INTEGER[]) AS device, unnest($3::BIGINT[]) AS ns),
         counted AS (
             SELECT device,
                    count(*) FILTER (kind = 'kernel') AS kernels,
@@ -120,7 +84,7 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
         LEFT JOIN busy ON busy.device = d.device
         LEFT JOIN peak ON peak.device = d.device
         WHERE {WANTED} ORDER BY d.position""",
-        [device],
+        [device, [*busy], [*busy.values()]],
     )
 
 
@@ -150,28 +114,4 @@ DEVICES = Analysis(
     shown="device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "
     "transferred_bytes kernels transfers name",
     notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
-)
-
-
-def quality(trace: Trace) -> Rows:
-    """What to know before believing the numbers."""
-    return trace.rows("""
-        SELECT coalesce(s.program, s.path) AS source, p.pid, q.what, q.count, q.example
-        FROM quality q LEFT JOIN source s ON s.id = q.source LEFT JOIN process p ON p.id = q.process
-        ORDER BY q.count DESC NULLS LAST, q.what, p.pid, q.example""")
-
-
-QUALITY = Analysis(
-    "quality",
-    "Quality",
-    "What to know before believing the numbers.",
-    (
-        Column("source", "text", "program or file; none: the whole trace"),
-        Column("pid", "id", "process; none: the whole source"),
-        Column("what", "text", "one sentence"),
-        Column("count", "count", "how many events it concerns"),
-        Column("example", "text", "one of them"),
-    ),
-    quality,
-    chapter="trust",
 )

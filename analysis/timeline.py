@@ -1,6 +1,6 @@
 """What each device did when, in a size that fits on a screen."""
 
-from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Drawn, Rows
 from ral_trace.tracer.reading import Trace
 
 LANES = {"kernel": "kernels", "transfer": "copies", "fallback": "fallbacks", "sync": "syncs", "alloc": "allocs"}
@@ -84,4 +84,5 @@ TIMELINE = Analysis(
     ),
     timeline,
     chapter="devices",
+    chart=Drawn("timeline"),
 )

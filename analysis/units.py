@@ -22,6 +22,10 @@ def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
         return _scaled(value, SIZES, "B")
     if unit == "percent":
         return percent(float(value))
+    if unit == "bandwidth":
+        return f"{_scaled(value, SIZES, 'B')}/s"
+    if unit in ("ratio", "number"):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if unit == "count" else str(value)
 
 

@@ -9,6 +9,7 @@ import duckdb
 
 from ral_trace.analysis import Rows
 from ral_trace.tracer.errors import RalTraceError
+from ral_trace.tracer.interrupts import AGAIN_S
 from ral_trace.tracer.reading import Trace
 
 
@@ -49,8 +50,9 @@ class Answers:
         """Stops the analysis that runs and lets no other begin, so that the trace can be closed."""
         self._closed = True
         self.trace.connection.interrupt()
-        with self._asking:
-            pass
+        while not self._asking.acquire(timeout=AGAIN_S):
+            self.trace.connection.interrupt()
+        self._asking.release()
 
     def __enter__(self) -> Self:
         return self

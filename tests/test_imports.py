@@ -13,6 +13,7 @@ ALLOWED = {
     "dashboard": {"analysis", "tracer"},
     "backend": {"tracer"},
     "samples": {"backend", "tracer"},
+    "testing": {"analysis", "tracer"},
 }
 EXCEPTIONS = {("analysis", "ral_trace.backend.core")}
 """The torch-free allocator core, so that a replay runs the real thing."""

@@ -18,6 +18,7 @@ from ral_trace.tracer import record_command
 from ral_trace.tracer.errors import RalTraceError, UsageError
 from ral_trace.tracer.flight_command import dump as write_dumps
 from ral_trace.tracer.flight_command import fly
+from ral_trace.tracer.interrupts import ending_queries
 from ral_trace.tracer.outputs import refuse_input
 from ral_trace.tracer.reading import newest_trace, open_trace
 from ral_trace.tracer.recording import DEFAULT_DETAILS, DEFAULT_RING_BYTES, details
@@ -81,10 +82,32 @@ class Words(click.ParamType[tuple[str, ...]]):
         return words
 
 
+RECORDING_ONLY = ("--duration", "--output", "-o", "--pid")
+
+
+def report_words(words: list[str]) -> list[str]:
+    """`ral-trace --report [TRACE] OPTIONS` is the subcommand `report` with the same words. Raises UsageError where
+    options for a recording are among them.
+    """
+    asked = next((word for word in words if word == "--report" or word.startswith("--report=")), None)
+    if asked is None:
+        return words
+    rest = list(words)
+    place = rest.index(asked)
+    rest[place : place + 1] = [] if asked == "--report" else [asked.removeprefix("--report=")]
+    if any(word.split("=")[0] in RECORDING_ONLY for word in rest):
+        raise UsageError("--report reads a trace; --duration, --output and --pid record one")
+    ahead = [word for word in rest if word == "--debug"]
+    return [*ahead, "report", *(word for word in rest if word != "--debug")]
+
+
 class Commands(click.Group):
     """The subcommands of this folder and those that other folders and plugins register; loaded only when one is
     used.
     """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, report_words(args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(
@@ -164,9 +187,9 @@ trace_output = click.option(
     "--report",
     is_flag=False,
     flag_value=NEWEST,
-    default=None,
+    expose_value=False,
     metavar="[TRACE]",
-    help="Read a trace; the newest one here when none is named.",
+    help="Read a trace; the newest one here when none is named. `ral-trace report --help` has all options.",
 )
 @click.option(
     "--html",
@@ -196,7 +219,6 @@ def main_command(
     with_modules: bool,
     with_access: bool,
     strict: bool,
-    report: str | None,
     html: str | None,
     as_json: bool,
     debug: bool,
@@ -208,11 +230,6 @@ def main_command(
     and its children.
     """
     if ctx.invoked_subcommand is not None:
-        return
-    if report is not None:
-        if duration is not None or output is not None or pid is not None:
-            raise UsageError("--report reads a trace; --duration, --output and --pid record one")
-        _report(ctx, report, html, as_json)
         return
     if html is not None or as_json:
         raise UsageError("--html and --json go with --report: ral-trace --report --html")
@@ -242,19 +259,6 @@ def main_command(
         leash=leash,
     )
     ctx.exit((record_command.record if flight is None else fly)(options, terminal()))
-
-
-def _report(ctx: click.Context, trace: str, html: str | None, as_json: bool) -> None:
-    """`ral-trace --report [TRACE] [--html [FILE]]` is the subcommand `report` with the same words."""
-    assert isinstance(ctx.command, click.Group)
-    command = ctx.command.get_command(ctx, "report")
-    if command is None:
-        raise UsageError("the report is not installed; install ral-trace again")
-    words = [*([trace] if trace != NEWEST else []), *(["--json"] if as_json else [])]
-    if html is not None:
-        words += ["--html"] if html == NEWEST else ["--html", html]
-    with command.make_context("report", words, parent=ctx) as inner:
-        command.invoke(inner)
 
 
 @main_command.command()
@@ -355,7 +359,10 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     cut = words.index("--") if "--" in words else len(words)
     try:
-        code = main_command.main(words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :]))
+        with ending_queries():
+            code = main_command.main(
+                words[:cut], prog_name="ral-trace", standalone_mode=False, obj=tuple(words[cut + 1 :])
+            )
     except click.ClickException as error:
         sys.stderr.write(f"ral-trace: {plain(error.format_message())} (see ral-trace --help)\n")
         sys.exit(error.exit_code)

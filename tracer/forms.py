@@ -1,11 +1,5 @@
 """What exporters and the importers that read their files back agree on."""
 
-from typing import Any
-
-from isal import igzip
-
-GZIP: Any = igzip.IGzipFile
-
 JSON_VERSION = 1
 """Of the form of `ralTrace` in our JSON."""
 

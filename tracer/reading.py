@@ -8,7 +8,7 @@ in-memory database that may touch no other file, and that cannot be talked out o
 import contextlib
 import importlib.util
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,7 @@ from typing import Any, Self
 import duckdb
 
 from ral_trace.tracer.errors import InputRefused, NothingRecorded, UsageError
+from ral_trace.tracer.interrupts import interruptible
 from ral_trace.tracer.schema import SCHEMA_VERSION
 from ral_trace.tracer.text import sql_text
 
@@ -36,7 +37,13 @@ class Rows(list[dict[str, Any]]):
             raise UsageError("df() needs pandas; install it with: python -m pip install pandas")
         import pandas
 
-        return pandas.DataFrame(self).convert_dtypes()
+        def column(values: list[Any]) -> Any:
+            known = [value for value in values if value is not None]
+            whole = known and all(type(value) is int and abs(value) < 1 << 63 for value in known)
+            # Left to itself pandas takes whole numbers with a gap among them through floats.
+            return pandas.array(values, dtype="Int64") if whole else values
+
+        return pandas.DataFrame({name: column([row[name] for row in self]) for name in (self[0] if self else ())})
 
 
 class Trace:
@@ -47,21 +54,30 @@ class Trace:
     a view of an untrusted trace could read whatever else were allowed.
     """
 
-    def __init__(self, path: Path, *, other: Path | None = None, show_as: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        other: Path | None = None,
+        show_as: Path | None = None,
+        show_other_as: Path | None = None,
+    ) -> None:
         self.path = show_as or path
+        self._other_path = show_other_as or other
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
         self.export_folder = Path(self._spill.name) / "export"
         self.export_folder.mkdir(mode=0o700)
-        self.connection = duckdb.connect(":memory:")
+        self._closing = contextlib.ExitStack()
+        self.connection = self._closing.enter_context(interruptible(duckdb.connect(":memory:")))
         with contextlib.ExitStack() as unless_opened:
             unless_opened.callback(self.close)
             self._attach(path, "trace", self.path)
-            if other is not None:
-                self._attach(other, OTHER, other)
+            if other is not None and self._other_path is not None:
+                self._attach(other, OTHER, self._other_path)
             self._lock()
             self._check_version("trace", self.path)
-            if other is not None:
-                self._check_version(OTHER, other)
+            if self._other_path is not None:
+                self._check_version(OTHER, self._other_path)
             unless_opened.pop_all()
 
     def _attach(self, path: Path, catalog: str, name: Path) -> None:
@@ -96,6 +112,22 @@ class Trace:
         ]:
             self.connection.execute(setting)
 
+    def other(self) -> "Trace":
+        """The second trace, as one that the same questions can be asked of. Raises UsageError where one is open only.
+
+        It lives as long as this one, and shares its connection's locks and its folder.
+        """
+        if self._other_path is None:
+            raise UsageError(f"{self.path}: is open alone; to compare it open another one beside it")
+        return _OtherTrace(self, self._other_path)
+
+    @contextlib.contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A further connection to the same trace, because one has only one open result at a time."""
+        with interruptible(self.connection.cursor()) as connection:
+            connection.execute("USE trace")
+            yield connection
+
     def sql(self, query: str, parameters: Sequence[Any] | None = None) -> duckdb.DuckDBPyRelation:
         """A relation over the trace, for our own queries; `.fetchall()`, `.fetchnumpy()`, `.columns` give what it
         holds.
@@ -123,7 +155,7 @@ class Trace:
 
     def close(self) -> None:
         """Closes the connection and removes the spill folder."""
-        self.connection.close()
+        self._closing.close()
         self._spill.cleanup()
 
     def __enter__(self) -> Self:
@@ -135,6 +167,21 @@ class Trace:
         self.close()
 
 
+class _OtherTrace(Trace):
+    """The second of two open traces. Its connection is a cursor of the first one's, on the other catalog."""
+
+    def __init__(self, first: Trace, path: Path) -> None:
+        self.path = path
+        self._other_path = None
+        self.export_folder = first.export_folder
+        self.connection = first.connection.cursor()
+        self.connection.execute(f"USE {OTHER}")
+
+    def close(self) -> None:
+        """Closes this view of it; the first trace keeps what it has open."""
+        self.connection.close()
+
+
 def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     """Opens a trace (and, to compare, a second one as catalog `other`).
 
@@ -142,14 +189,25 @@ def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
     InputRefused with the file, the
     cause and the remedy.
     """
+    path = Path(path)
+    with contextlib.ExitStack() as until_open:
+        first = _as_trace_file(path, until_open)
+        if other is None:
+            return Trace(first, show_as=path)
+        second = _as_trace_file(Path(other), until_open)
+        if first.samefile(second):
+            raise UsageError(f"{path}: is compared with itself; name two traces")
+        return Trace(first, other=second, show_as=path, show_other_as=Path(other))
+
+
+def _as_trace_file(path: Path, until_open: contextlib.ExitStack) -> Path:
+    """The file itself, or a temporary trace with its content. Raises InputRefused."""
     from ral_trace.tracer import importers
 
-    path = Path(path)
     try:
         if not path.exists():
             raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
-        with importers.as_trace_file(path) as first:
-            return Trace(first, other=None if other is None else Path(other), show_as=path)
+        return until_open.enter_context(importers.as_trace_file(path))
     except OSError as error:
         raise InputRefused(path, f"cannot be read ({error.strerror})", "see who may read it with: ls -l") from error
 

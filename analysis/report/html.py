@@ -8,6 +8,7 @@ page's content security policy admits its own scripts only, by their hashes, and
 import base64
 import hashlib
 import json
+from collections.abc import Collection
 from importlib.resources import files
 from typing import Any
 
@@ -15,14 +16,21 @@ import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from ral_trace.analysis.base import Rows
+from ral_trace.analysis.base import CHAPTERS, Row, Rows
 from ral_trace.analysis.report import charts
-from ral_trace.analysis.report.sections import Report, Section, ledger_line
+from ral_trace.analysis.report.sections import Report, Section, ledger_lines
 from ral_trace.analysis.units import human
 from ral_trace.tracer.text import plain
 
 MOST_ROWS = 300
-"""Rows of one table; the rest is in `--json`."""
+"""Rows of one question's tables; the rest is in `--json`."""
+MOST_CELLS = 9_000
+"""Cells of all tables together, so that the page stays below 6 MB."""
+LEAST_ROWS = 5
+MOST_DEVICES = 16
+"""Devices with a table of their own; `--device` shows the others."""
+MOST_TEXT = 400
+"""Characters of one cell."""
 
 
 def render(report: Report) -> str:
@@ -35,6 +43,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     scripts = [get_plotlyjs(), _file("report.js")]
+    shares = _Shares(report)
     return environment.get_template("report.html").render(
         title=plain(report.name),
         policy=_policy(scripts),
@@ -42,24 +51,25 @@ def render(report: Report) -> str:
         scripts=[Markup(script) for script in scripts],
         data=script_json(charts.data(report)),
         facts=_facts(report),
-        ledger=[_ledger(row) for row in report.rows("ledger")],
-        quality=[
-            {key: plain(str(value)) if value is not None else "" for key, value in row.items()}
-            for row in report.rows("quality")
+        ledger=[
+            {"who": plain(who), "what": plain(what), "missing": missing} for who, what, missing in ledger_lines(report)
         ],
-        fallbacks=_remark(report, "fallbacks"),
-        leak=_remark(report, "leaks"),
+        quality=[_quality(row) for row in report.rows("quality")],
         only=None if report.device is None else plain(report.device),
         vendors=charts.vendors(report),
-        tables={name: _tables(report, report.sections[name]) for name in TABLES if report.rows(name)},
-        about={name: section.analysis.about for name, section in report.sections.items()},
+        chapters=[
+            {
+                "id": chapter,
+                "title": CHAPTERS[chapter],
+                "warnings": report.warnings.get(chapter, []),
+                "questions": [_question(report, section, shares) for section in sections],
+            }
+            for chapter, sections in report.chapters().items()
+        ],
         command_line=human(report.summary["command_line"], "text"),
         clock=human(report.summary["clock"], "text"),
         tool_version=human(report.summary["tool_version"], "text"),
     )
-
-
-TABLES = ("devices", "hotspots", "kernels", "fallbacks", "memory_peak", "peak_holders", "lifetimes", "leaks", "steps")
 
 
 def _file(name: str) -> str:
@@ -104,22 +114,61 @@ def _facts(report: Report) -> list[dict[str, str]]:
     return [{"name": name, "value": value, "kind": kind} for name, value, kind in tiles]
 
 
-def _ledger(row: dict[str, Any]) -> dict[str, Any]:
-    who, what, missing = ledger_line(row)
-    return {"who": plain(who), "what": plain(what), "missing": missing}
+def _quality(row: Row) -> dict[str, str]:
+    return {key: plain(str(value)) if value is not None else "" for key, value in row.items()}
 
 
-def _tables(report: Report, section: Section) -> list[dict[str, Any]]:
+def _question(report: Report, section: Section, shares: "_Shares") -> dict[str, Any]:
+    """A question and its answer: a sentence, a chart, tables."""
+    analysis = section.analysis
+    return {
+        "name": analysis.name,
+        "title": analysis.title,
+        "about": analysis.about,
+        "remark": None if section.remark is None else plain(section.remark),
+        "missing": section.missing,
+        "chart": analysis.chart is not None and bool(section.rows),
+        "detail": analysis.detail,
+        "tables": _tables(report, section, shares) if section.rows and analysis.shown else [],
+        "left_out": max(0, len(section.by_device()) - MOST_DEVICES) if analysis.per_device else 0,
+        "shown": bool(analysis.shown) or analysis.chart is not None,
+    }
+
+
+class _Shares:
+    """How many rows of a table the page has room for: the tables share MOST_CELLS, and none gets more than it needs."""
+
+    def __init__(self, report: Report) -> None:
+        tables = [section for section in report.sections.values() if section.rows and section.analysis.shown]
+        wanted = sorted(min(len(s.rows), MOST_ROWS) * max(len(s.columns), 1) for s in tables)
+        self.cells, left = MOST_CELLS, MOST_CELLS
+        for number, cells in enumerate(wanted):
+            self.cells = left // (len(wanted) - number)
+            left -= min(cells, self.cells)
+
+    def rows(self, section: Section) -> int:
+        """Rows of this section's tables, all together."""
+        return min(MOST_ROWS, max(LEAST_ROWS, self.cells // max(len(section.columns), 1)))
+
+
+def _tables(report: Report, section: Section, shares: _Shares) -> list[dict[str, Any]]:
     """A section's tables: one, or one for each device."""
+    most = shares.rows(section)
     if not section.analysis.per_device:
-        return [_table(report, section, section.rows, section.columns)]
+        return [_table(report, section, section.rows, section.columns, None, most)]
     columns = [column for column in section.columns if column != "device"]
     colours = charts.colours(report)
     groups = section.by_device()
-    most = max(5, MOST_ROWS // len(groups))
     return [
-        _table(report, section, rows, columns, {"name": plain(device), "colour": colours.get(device, "")}, most)
-        for device, rows in groups.items()
+        _table(
+            report,
+            section,
+            rows,
+            columns,
+            {"name": plain(device), "colour": colours.get(device, "")},
+            max(LEAST_ROWS, most // min(len(groups), MOST_DEVICES)),
+        )
+        for device, rows in list(groups.items())[:MOST_DEVICES]
     ]
 
 
@@ -128,23 +177,28 @@ def _table(
     section: Section,
     rows: Rows,
     columns: list[str],
-    device: dict[str, str] | None = None,
-    most: int = MOST_ROWS,
+    device: dict[str, str] | None,
+    most: int,
 ) -> dict[str, Any]:
     """A table's headings and rows; `number` is what sorts a cell, `share` the width of its bar."""
-    zero = report.summary["started_ns"] or 0
-    largest = {column: _largest(rows, column) for column in columns if section.column(column).unit == "percent"}
+    zero = report.zero_ns
+    units = {column: section.column(column).unit for column in columns}
+    largest = {column: _largest(rows, column) for column in columns if units[column] == "percent"}
 
-    def cell(row: dict[str, Any], column: str) -> dict[str, Any]:
-        value, unit = row[column], section.column(column).unit
+    def cell(row: Row, column: str, notable: Collection[str]) -> dict[str, Any]:
+        value, unit = row[column], units[column]
         barred = value is not None and largest.get(column)
         return {
-            "text": human(value, unit, zero_ns=zero),
+            "text": _cut(human(value, unit, zero_ns=zero)),
             "number": value if unit != "text" else None,
             "kind": "t" if unit == "text" else "n",
             "share": round(100 * value / largest[column], 1) if barred else None,
-            "warn": column in section.analysis.notable(row),
+            "warn": column in notable,
         }
+
+    def cells(row: Row) -> list[dict[str, Any]]:
+        notable = section.analysis.notable(row)
+        return [cell(row, column, notable) for column in columns]
 
     return {
         "name": section.analysis.name,
@@ -154,18 +208,17 @@ def _table(
             {
                 "heading": section.column(column).shown_as,
                 "about": section.column(column).about,
-                "kind": "t" if section.column(column).unit == "text" else "n",
+                "kind": "t" if units[column] == "text" else "n",
             }
             for column in columns
         ],
-        "rows": [[cell(row, column) for column in columns] for row in rows[:most]],
+        "rows": [cells(row) for row in rows[:most]],
         "more": max(0, len(rows) - most),
     }
 
 
-def _remark(report: Report, name: str) -> str | None:
-    section = report.sections[name]
-    return section.analysis.remark(section.rows)
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
 
 
 def _largest(rows: Rows, column: str) -> float:

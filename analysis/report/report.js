@@ -94,24 +94,52 @@
     }), config);
   };
 
-  const drawMemory = (element) => {
-    const traces = data.memory.map((found) => ({
-      type: "scatter", mode: "lines", line: { shape: "hv", width: 1.4, color: found.colour }, fill: "tozeroy", fillcolor: `${found.colour}22`,
-      x: [...scaled(found.x), data.span * scale[0]], y: [...found.y, found.y[found.y.length - 1]].map((bytes) => bytes / 1048576),
-      name: verbatim(`${found.device} ${found.vendor}`), hovertemplate: "%{y:,.2f} MiB at +%{x:.4~g} " + scale[1] + "<extra>%{fullData.name}</extra>",
+  const legend = (shown) => ({ legend: { orientation: "h", y: 1.14, font: { color: colour("--ink") } }, showlegend: shown });
+
+  const drawLines = (chart) => (element) => {
+    const traces = chart.series.map((found) => ({
+      type: "scatter", mode: "lines", line: { shape: "hv", width: 1.4, color: found.colour }, fill: chart.series.length < 5 ? "tozeroy" : "none", fillcolor: `${found.colour}22`,
+      x: [...scaled(found.x), data.span * scale[0]], y: [...found.y, found.y[found.y.length - 1]],
+      name: verbatim(found.name), hovertemplate: `%{y:,.4~g}${chart.unit} at +%{x:.4~g} ${scale[1]}<extra>%{fullData.name}</extra>`,
     }));
-    const peaks = data.memory.map((found) => {
-      const at = found.y.reduce((best, bytes, i) => (bytes > found.y[best] ? i : best), 0);
+    const peaks = chart.series.length > 4 ? [] : chart.series.map((found) => {
+      const at = found.y.reduce((best, value, i) => (value > found.y[best] ? i : best), 0);
       return {
-        x: found.x[at] * scale[0], y: found.y[at] / 1048576, text: `peak ${(found.y[at] / 1048576).toPrecision(3)} MiB`, showarrow: true, arrowhead: 0,
+        x: found.x[at] * scale[0], y: found.y[at], text: `peak ${Number((found.y[at] ?? 0).toPrecision(3))}${chart.unit}`, showarrow: true, arrowhead: 0,
         ax: 0, ay: -18, xanchor: found.x[at] > data.span * 0.9 ? "right" : found.x[at] < data.span * 0.1 ? "left" : "center", font: { color: found.colour, size: 11 }, arrowcolor: found.colour, bgcolor: colour("--card"), borderpad: 1,
       };
     });
     return Plotly.react(element, traces, layout({
-      height: 320, annotations: peaks, margin: { l: 70, r: 16, t: 30, b: 42 },
-      legend: { orientation: "h", y: 1.14, font: { color: colour("--ink") } }, showlegend: true,
+      height: 300, annotations: peaks, margin: { l: 70, r: 16, t: 30, b: 42 }, ...legend(true),
       xaxis: timeAxis({ ticksuffix: ` ${scale[1]}`, range: [0, data.span * scale[0]] }),
-      yaxis: { ...axis(), ticksuffix: " MiB", rangemode: "tozero" },
+      yaxis: { ...axis(), ticksuffix: chart.unit, rangemode: "tozero" },
+    }), config);
+  };
+
+  const drawBars = (chart) => (element) => {
+    const labels = chart.labels.map((label) => verbatim(cut(label, 48)));
+    const traces = chart.parts.map((part) => ({
+      type: "bar", orientation: "h", y: labels.map((_, i) => i), x: part.x, name: verbatim(part.name || "all"), marker: { color: part.colour, line: { width: 0 } },
+      hovertext: part.x.map((value, i) => `<b>${verbatim(part.name)}</b><br>${verbatim(cut(chart.labels[i], 120))}<br>${Number(value.toPrecision(4))}${chart.unit}`), hoverinfo: "text", textposition: "none",
+    }));
+    return Plotly.react(element, traces, layout({
+      height: 70 + 24 * labels.length, barmode: "stack", bargap: 0.25, margin: { l: 300, r: 16, t: 24, b: 36 }, ...legend(traces.length > 1),
+      xaxis: { ...axis(), ticksuffix: chart.unit, rangemode: "tozero" },
+      yaxis: { ...axis(), tickvals: labels.map((_, i) => i), ticktext: labels, autorange: "reversed", showgrid: false },
+    }), config);
+  };
+
+  const drawHeat = (chart) => (element) => {
+    const rows = chart.rows.map((name) => verbatim(cut(name, 40))), columns = chart.columns.map((name) => verbatim(cut(name, 30)));
+    const text = chart.values.map((line, r) => line.map((value, c) => value === null ? "" :
+      `${verbatim(cut(chart.rows[r], 120))}<br>${verbatim(cut(chart.columns[c], 120))}<br>${Number(value.toPrecision(4))}${chart.unit}`));
+    return Plotly.react(element, [{
+      type: "heatmap", z: chart.values, x: columns.map((_, i) => i), y: rows.map((_, i) => i), hovertext: text, hoverinfo: "text", xgap: 2, ygap: 2,
+      colorscale: [[0, colour("--heat")], [1, colour("--fell")]], colorbar: { ticksuffix: chart.unit, thickness: 10, tickfont: { color: colour("--soft"), size: 11 }, outlinewidth: 0 },
+    }], layout({
+      height: 110 + 24 * rows.length, margin: { l: 280, r: 16, t: 12, b: 90 },
+      xaxis: { ...axis(), tickvals: columns.map((_, i) => i), ticktext: columns, showgrid: false },
+      yaxis: { ...axis(), tickvals: rows.map((_, i) => i), ticktext: rows, autorange: "reversed", showgrid: false },
     }), config);
   };
 
@@ -130,14 +158,17 @@
     }), config);
   };
 
-  const CHARTS = { "chart-timeline": [drawTimeline, data.lanes], "chart-memory": [drawMemory, data.memory], "chart-steps": [drawSteps, data.steps] };
+  const KINDS = { lines: drawLines, bars: drawBars, heat: drawHeat };
+  const CHARTS = { "chart-timeline": data.lanes.length && drawTimeline, "chart-steps": data.steps.length && drawSteps };
+  for (const [id, chart] of Object.entries(data.charts)) CHARTS[id] = KINDS[chart.kind](chart);
 
-  const draw = () => Promise.all(Object.entries(CHARTS).map(([id, [make, rows]]) => {
-    const element = document.getElementById(id);
-    if (!element) return null;
-    element.hidden = rows.length === 0;
-    return rows.length === 0 ? null : make(element);
+  // A chart in a closed <details> has no width yet: it is drawn when that opens.
+  const drawIn = (part) => Promise.all([...part.querySelectorAll(".chart")].map((element) => {
+    element.hidden = !CHARTS[element.id];
+    return CHARTS[element.id] && !element.closest("details:not([open])") ? CHARTS[element.id](element) : null;
   }));
+  const draw = () => drawIn(document);
+  for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => drawIn(details));
 
   // ---- Theme ----
   const setTheme = (theme) => {
@@ -148,17 +179,44 @@
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
   document.getElementById("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark" ? "light" : "dark"));
 
+  // Paper is light and has nothing to click.
+  let before = null;
+  window.addEventListener("beforeprint", () => {
+    before = { theme: root.dataset.theme, closed: [...document.querySelectorAll("details:not([open])")] };
+    before.closed.forEach((details) => { details.open = true; });
+    setTheme("light");
+  });
+  window.addEventListener("afterprint", () => {
+    before.closed.forEach((details) => { details.open = false; });
+    setTheme(before.theme);
+  });
+
   // ---- Tables ----
+  const wordsOf = (input) => input.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const everywhere = document.getElementById("search");
+  const filters = [];
+  everywhere.addEventListener("input", () => {
+    filters.forEach((filter) => filter());
+    const searched = wordsOf(everywhere).length > 0;
+    for (const question of document.querySelectorAll(".question")) {
+      const found = question.querySelector("tbody tr:not([hidden])") !== null;
+      question.hidden = searched && !found;
+      if (question.tagName === "DETAILS" && searched && found) question.open = true;
+    }
+  });
   for (const table of document.querySelectorAll(".table")) {
     const body = table.querySelector("tbody");
     const rows = [...body.rows];
-    table.querySelector("input").addEventListener("input", (event) => {
-      const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const own = table.querySelector("input");
+    const filter = () => {
+      const words = [...wordsOf(everywhere), ...(own ? wordsOf(own) : [])];
       for (const row of rows) {
-        const text = row.textContent.toLowerCase();
+        const text = words.length ? row.textContent.toLowerCase() : "";
         row.hidden = !words.every((word) => text.includes(word));
       }
-    });
+    };
+    filters.push(filter);
+    own?.addEventListener("input", filter);
     const heads = [...table.querySelectorAll("th")];
     const value = (row, place, numbers) =>
       numbers ? Number(row.cells[place].dataset.n ?? -Infinity) : row.cells[place].textContent.trim();

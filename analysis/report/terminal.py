@@ -1,5 +1,6 @@
 """The report in a terminal: the ledger first, then the answers, in whatever width there is."""
 
+import json
 from collections.abc import Iterator
 
 from rich.cells import cell_len
@@ -9,8 +10,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ral_trace.analysis.base import Analysis, Row, Rows
-from ral_trace.analysis.report.sections import Report, Section, ledger_line
+from ral_trace.analysis import ANALYSES
+from ral_trace.analysis.base import CHAPTERS, Analysis, Row, Rows
+from ral_trace.analysis.report.sections import Report, Section, ledger_lines
 from ral_trace.analysis.units import duration, human
 from ral_trace.tracer.text import plain
 
@@ -20,23 +22,51 @@ GAP = 2
 WARNING = "bold yellow"
 
 
-def render(report: Report, console: Console) -> None:
-    """Prints the report."""
-    console.print(Group(*_parts(report, console.width)))
+def render(report: Report, console: Console, *, whole: bool = True) -> None:
+    """Prints the report; with whole=False without the analyses that are details."""
+    console.print(Group(*_parts(report, console.width, whole)))
 
 
-def _parts(report: Report, width: int) -> Iterator[RenderableType]:
+def render_list(console: Console, as_json: bool) -> None:
+    """Prints what can be asked: each analysis, by chapter, and what it tells."""
+    if as_json:
+        listed = [
+            {"name": found.name, "chapter": found.chapter, "title": found.title, "about": found.about}
+            for found in ANALYSES
+        ]
+        console.file.write(json.dumps(listed, indent=1) + "\n")
+        return
+    for chapter, title in CHAPTERS.items():
+        found = [analysis for analysis in ANALYSES if analysis.chapter == chapter]
+        if found:
+            console.print(Text(title, style="bold"))
+        for analysis in found:
+            console.print(Padding(Text.assemble((analysis.name, "cyan"), f": {analysis.about}"), (0, 0, 0, 2)))
+
+
+def _parts(report: Report, width: int, whole: bool) -> Iterator[RenderableType]:
     yield from _trust(report)
     yield _summary(report)
-    for section in report.sections.values():
-        if section.analysis.shown:
+    for chapter, sections in report.chapters().items():
+        shown = [s for s in sections if s.analysis.shown and (whole or not s.analysis.detail)]
+        if any(section.rows for section in shown):
+            yield ""
+            yield Rule(Text(CHAPTERS[chapter], style="bold"), align="left", characters="━", style="cyan")
+            for warning in report.warnings.get(chapter, []):
+                yield Text(f"! {warning}", style=WARNING)
+        for section in shown:
             yield from _section(report, section, width)
+    missing = dict.fromkeys(
+        s.missing for s in report.sections.values() if s.missing and (whole or not s.analysis.detail)
+    )
+    if missing:
+        yield ""
+        yield Text("Not here: " + "; ".join(missing) + ".", style="dim")
 
 
 def _trust(report: Report) -> Iterator[RenderableType]:
     """The first lines: what became of each process' events, and what to know before believing the numbers."""
-    for row in report.rows("ledger"):
-        who, what, missing = ledger_line(row)
+    for who, what, missing in ledger_lines(report):
         yield Text.assemble((plain(who), "bold"), ": ", (plain(what), WARNING if missing else "green"))
     for row in report.rows("quality"):
         example = f", such as {row['example']}" if row["example"] else ""
@@ -63,10 +93,10 @@ def _section(report: Report, section: Section, width: int) -> Iterator[Renderabl
     if not section.rows:
         return
     analysis = section.analysis
-    yield from _title(analysis.title)
-    remark = analysis.remark(section.rows)
-    if remark:
-        yield Text(remark, style=WARNING)
+    yield ""
+    yield Text(analysis.title, style="bold")
+    if section.remark:
+        yield Text(plain(section.remark), style=WARNING)
     if analysis.per_device:
         yield from _each_device(report, section, width)
     else:
@@ -81,15 +111,10 @@ def _each_device(report: Report, section: Section, width: int) -> Iterator[Rende
         yield Padding(_table(section, columns, rows, width - 2, report), (0, 0, 0, 2), expand=False)
 
 
-def _title(title: str) -> Iterator[RenderableType]:
-    yield ""
-    yield Rule(Text(title, style="bold"), align="left", style="dim")
-
-
 def _table(section: Section, columns: list[str], rows: Rows, width: int, report: Report) -> RenderableType:
     """The first rows in as many of the columns as fit."""
     limit = section.analysis.most
-    zero = report.summary["started_ns"] or 0
+    zero = report.zero_ns
     cells = {
         column: [human(row[column], section.column(column).unit, zero_ns=zero) for row in rows[:limit]]
         for column in columns

@@ -8,7 +8,8 @@ from ral_trace.analysis import Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS
 from ral_trace.analysis.steps import STEPS
-from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.summary import DEVICES, SUMMARY
+from ral_trace.analysis.trust import LEDGER, QUALITY
 from ral_trace.analysis.units import human
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers

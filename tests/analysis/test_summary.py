@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ral_trace.analysis.summary import devices, ledger, quality, summary
+from ral_trace.analysis.summary import devices, summary
 from tests.analysis.cases import INVALID, Case
 
 
@@ -52,21 +52,10 @@ def test_devices_takes_the_full_name_or_the_label(two_processes):
     assert devices(two_processes, device="ral:7") == []
 
 
-def test_the_ledger_balances_and_is_absent_where_nothing_was_counted(two_processes):
-    first, second = ledger(two_processes)
-    assert first["written"] == first["received"] + first["dropped"] + first["lost"]
-    assert (second["written"], second["dropped"], second["ended_how"]) == (None, None, "killed by SIGKILL")
-
-
-def test_summary_and_quality(two_processes):
+def test_summary(two_processes):
     (row,) = summary(two_processes)
     assert (row["events"], row["invalid"], row["span_ns"], row["processes"], row["devices"]) == (9, 1, 1000, 2, 2)
     assert (row["dropped"], row["lost"], row["steps"], row["clock"]) == (1, 2, 0, "tsc")
-    found = quality(two_processes)
-    said = {"source": "train.py", "pid": 11, "what": "something", "count": 4, "example": "x"}
-    assert said in found
-    assert [(row["pid"], row["count"]) for row in found if "times that cannot be" in row["what"]] == [(10, 1)]
-    assert len(found) == 2
 
 
 def test_an_empty_trace_has_a_summary(tmp_path: Path):

@@ -19,7 +19,8 @@ from ral_trace.analysis.lifetimes import LIFETIMES
 from ral_trace.analysis.memory import MEMORY_CURVE, MEMORY_PEAK
 from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
-from ral_trace.analysis.summary import DEVICES, LEDGER, QUALITY, SUMMARY
+from ral_trace.analysis.summary import DEVICES, SUMMARY
+from ral_trace.analysis.trust import LEDGER, QUALITY
 from ral_trace.analysis.units import human
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.app import make_app, prefetch

@@ -111,7 +111,7 @@ def test_what_is_shown_equals_the_analyses(page: Page, trained: tuple[Path, Repo
     drawn = page.evaluate("document.getElementById('chart-timeline').data.map(trace => trace.x.length)")
     lanes = [(row["device"], row["lane"]) for row in found.rows("timeline")]
     assert drawn == [lanes.count(lane) for lane in dict.fromkeys(lanes)]
-    peaks = page.evaluate("document.getElementById('chart-memory').data.map(trace => Math.max(...trace.y))")
+    peaks = page.evaluate("document.getElementById('chart-memory_curve').data.map(trace => Math.max(...trace.y))")
     assert [round(peak * 1048576) for peak in peaks] == [row["peak_bytes"] for row in found.rows("memory_peak")]
     steps = page.evaluate("document.getElementById('chart-steps').data[0].y")
     assert [round(ms * 1e6) for ms in steps] == [row["dur_ns"] for row in found.rows("steps")]
@@ -154,5 +154,34 @@ def test_a_narrow_window_does_not_scroll_sideways(chromium: Browser, trained: tu
     page = chromium.new_page(viewport={"width": 420, "height": 800})
     watched = Watched(page, path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    watched.check(path)
+    page.close()
+
+
+def test_one_search_goes_over_all_tables(page: Page, trained: tuple[Path, Report]):
+    path, found = trained
+    watched = Watched(page, path)
+    page.fill("#search", "aten::cumsum")
+    visible = page.locator(".question tbody tr:not([hidden])")
+    assert visible.count() > 0
+    assert all("aten::cumsum" in text for text in visible.all_inner_texts())
+    assert page.locator("#question-hotspots").is_visible()
+    assert page.locator("#question-steps").is_hidden()
+    page.fill("#search", "")
+    assert page.locator("#question-steps").is_visible()
+    assert page.locator("[data-analysis=steps] tbody tr:not([hidden])").count() == len(found.rows("steps"))
+    watched.check(path)
+
+
+def test_paper_is_light_and_shows_what_was_folded(chromium: Browser, trained: tuple[Path, Report]):
+    path, _ = trained
+    page = chromium.new_page(color_scheme="dark")
+    watched = Watched(page, path)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.pdf()[:5] == b"%PDF-"
     watched.check(path)
     page.close()

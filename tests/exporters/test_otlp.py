@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from ral_trace.tracer.exporters import Window, drawn, export
+from ral_trace.tracer.exporters import Window, export
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS
@@ -120,8 +120,8 @@ def test_spans_are_of_their_process_and_come_from_one_query(tmp_path: Path, monk
             builder.add("event", kind="op", name="x", ts_ns=n, dur_ns=1, process=process, flags=0)
         builder.finish()
     opened = []
-    real = drawn.cursor
-    monkeypatch.setattr(drawn, "cursor", lambda trace: opened.append(1) or real(trace))
+    real = Trace.cursor
+    monkeypatch.setattr(Trace, "cursor", lambda trace: opened.append(1) or real(trace))
     with open_trace(tmp_path / "run.duckdb") as trace:
         request = exported(trace, tmp_path)
         assert len(opened) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ral_trace.tracer.exporters import Window, drawn, export, nested
+from ral_trace.tracer.exporters import Window, export, nested
 from ral_trace.tracer.exporters.drawn import SLICE_KINDS
 from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.store import TraceBuilder
@@ -79,8 +79,8 @@ def test_all_tracks_come_from_one_query_however_its_rows_are_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    real = drawn.cursor
-    monkeypatch.setattr(drawn, "cursor", lambda trace: opened.append(1) or real(trace))
+    real = Trace.cursor
+    monkeypatch.setattr(Trace, "cursor", lambda trace: opened.append(1) or real(trace))
     with open_trace(awkward(tmp_path / "run.duckdb")) as trace:
         whole = document(trace, tmp_path)
         assert len(opened) == 1

@@ -3,21 +3,25 @@
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import random
 import socket
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from ral_trace.tracer.errors import InputRefused
+from ral_trace.tracer.exporters import export
 from ral_trace.tracer.import_command import _size_bytes
 from ral_trace.tracer.importers import as_trace_file, import_files
 from ral_trace.tracer.importers.opening import opened, pieces
 from ral_trace.tracer.reading import open_trace
+from tests.synthetic import training
 
 EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}'
 TRACE = b'{"traceEvents": [' + EVENT + b"]}"
@@ -76,11 +80,124 @@ def test_what_follows_compressed_data_costs_nothing_of_it(tmp_path: Path, behind
     )  # fmt: skip
 
 
-def test_other_compressions_alone_are_of_no_format(tmp_path: Path) -> None:
-    for data in (bz2.compress(TRACE), lzma.compress(TRACE)):
-        (tmp_path / "trace").write_bytes(data)
-        with pytest.raises(InputRefused, match="is of no format"):
-            import_files([tmp_path / "trace"], tmp_path / "out.duckdb")
+@pytest.fixture(scope="module")
+def of_every_reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A small file for each importer that reads files from their begin to their end."""
+    folder = tmp_path_factory.mktemp("exports")
+    with open_trace(training(folder / "run.duckdb", launches=10, steps=2)) as trace:
+        own = {name: export(trace, folder / f"run.{name}").read_bytes() for name in ("json", "pftrace", "pickle")}
+    record = {"kind": 1, "operation": 0, "thread_id": 9, "start_timestamp": 5, "end_timestamp": 7,
+              "correlation_id": {"internal": 1}}  # fmt: skip
+    names = {"strings": {"buffer_records": [{"kind": "NONE"}, {"kind": "HIP_RUNTIME_API", "operations": ["hipFree"]}]}}
+    rocprof = [{"metadata": {"pid": 1}, **names, "buffer_records": {"hip_api": [record]}}]
+    header = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp"
+    return own | {
+        "chrome": TRACE,
+        "memory timeline": b"[[-1, 1, 100, 0], [1763324225770003000, 2, 7, 3]]",
+        "rocprof": json.dumps({"rocprofiler-sdk-tool": rocprof}).encode(),
+        "rocprof CSV": f"{header}\nHIP_RUNTIME_API,hipFree,1,9,1,5,7\n".encode(),
+        "Ascend CSV": b"Name,Start Time(us),Duration(us)\nmm,2,3\n",
+    }
+
+
+READERS = ("json", "pftrace", "pickle", "chrome", "memory timeline", "rocprof", "rocprof CSV", "Ascend CSV")
+
+
+def rows_and_quality(path: Path) -> tuple[dict[str, int], list[tuple[str, int]]]:
+    """How many rows each table has, and what is said of this file that is not said of every one."""
+    out = path.with_name("out.duckdb")
+    with open_trace(import_files([path], out)) as trace:
+        tables = ("event", "allocation", "counter_value", "flow", "stack")
+        rows = {table: trace.rows(f"SELECT count(*) AS n FROM {table}")[0]["n"] for table in tables}
+        return rows, trace.sql("SELECT what, count FROM quality ORDER BY ALL").fetchall()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_takes_what_is_packed_whatever_follows(
+    tmp_path: Path, of_every_reader: dict[str, bytes], reader: str
+) -> None:
+    content = of_every_reader[reader]
+    path = tmp_path / "given"
+    path.write_bytes(content)
+    rows, quality = rows_and_quality(path)
+    assert sum(rows.values()) > 0
+    half = len(content) // 2
+    packed = gzip.compress(content[:half]) + gzip.compress(content[half:])
+    for behind in (b"", b"\0" * 512):
+        path.write_bytes(packed + behind)
+        assert rows_and_quality(path) == (rows, quality)
+    path.write_bytes(packed + b"\0no gzip")
+    assert rows_and_quality(path) == (
+        rows, sorted([*quality, ("bytes behind the end of the compressed data: not read", 7)])
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("reader", [reader for reader in READERS if reader not in ("pftrace", "pickle")])
+def test_text_of_two_or_four_bytes_a_character(
+    tmp_path: Path, of_every_reader: dict[str, bytes], reader: str, encoding: str
+) -> None:
+    """As PowerShell's `>` writes it."""
+    content = of_every_reader[reader]
+    path = tmp_path / "given"
+    path.write_bytes(content)
+    expected = rows_and_quality(path)
+    recoded = ("\ufeff" + content.decode()).encode(encoding)
+    for given in (recoded, gzip.compress(recoded)):
+        path.write_bytes(given)
+        assert rows_and_quality(path) == expected
+
+
+def test_characters_come_through_wherever_a_piece_ends(tmp_path: Path) -> None:
+    text = "\ufeff" + "\U0001f600é" * 200_000
+    path = tmp_path / "text"
+    path.write_bytes(text.encode("utf-16-le"))
+    with opened(path) as file:
+        assert file.read().decode() == text[1:]
+    path.write_bytes(text.encode("utf-16-le")[:-1])
+    assert b"".join(pieces(path)).decode() == text[1:-1] + "\ufffd"
+
+
+def tar_of(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as made:
+        member = tarfile.TarInfo("trace.json")
+        member.size = len(content)
+        made.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+ZSTD = bytes.fromhex("28b52ffd2002110000") + b"{}"
+"""The frame that `zstd` makes of two bytes, but for its checksum."""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (ZSTD, r"is compressed with zstd; decompress it first with: zstd -d '\S*my trace'$"),
+        (lzma.compress(TRACE), r"is compressed with xz; decompress it first with: xz -d -k '\S*my trace'$"),
+        (bz2.compress(TRACE), r"is compressed with bzip2; decompress it first with: bzip2 -d -k '\S*my trace'$"),
+        (tar_of(TRACE), r"is a tar archive; unpack it first with: tar -xf '\S*my trace'$"),
+        (gzip.compress(tar_of(TRACE)), r"is a tar archive; unpack it first with: tar -xf '\S*my trace'$"),
+        (TRACE.decode().encode("utf-16-le"), r"is UTF-16 without a byte order mark; .* iconv -f UTF-16LE .*my trace'$"),
+        (TRACE.decode().encode("utf-16-be"), r"is UTF-16 without a byte order mark; .* iconv -f UTF-16BE .*my trace'$"),
+    ],
+)
+def test_other_forms_are_refused_with_the_command_that_helps(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "my trace"
+    path.write_bytes(content)
+    with pytest.raises(InputRefused, match=words):
+        import_files([path], tmp_path / "out.duckdb")
+
+
+def test_a_packed_file_among_others_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "rank0.json").write_bytes(TRACE)
+    (folder / "rank1.json.zst").write_bytes(ZSTD)
+    refused: list[InputRefused] = []
+    import_files([folder], tmp_path / "out.duckdb", refused=refused.append)
+    assert ["rank1.json.zst: is compressed with zstd" in str(error) for error in refused] == [True]
 
 
 def test_links_in_a_folder_are_said_and_not_followed(tmp_path: Path) -> None:

@@ -11,11 +11,6 @@
   parent.
 - Of the arguments those that matter in a timeline (ANNOTATIONS); `line` is the innermost frame of the row's stack."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import duckdb
-
 from ral_trace.tracer.exporters.drawn_tracks import (
     DEVICE,
     MARKS,
@@ -27,7 +22,6 @@ from ral_trace.tracer.exporters.drawn_tracks import (
 )
 from ral_trace.tracer.exporters.output import MAX_NS, UNFINISHED, VALID, Selection
 from ral_trace.tracer.forms import ANNOTATED_ARGS, ANNOTATED_COLUMNS, ANNOTATED_PLACES, MARK
-from ral_trace.tracer.reading import Trace
 
 SLICE_KINDS = (
     "op", "launch", "kernel", "transfer", "sync", "fallback",
@@ -112,11 +106,3 @@ def shown_sql(selection: Selection) -> str:
                         WHEN device IS NOT NULL THEN {DEVICE} + device
                         ELSE {PROCESS} + coalesce(process, 0)::BIGINT END AS track
             FROM event WHERE ts_ns IS NOT NULL AND {VALID} AND kind IN ({kinds}) AND {selection.events()})"""
-
-
-@contextmanager
-def cursor(trace: Trace) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A further connection to the same trace, because one has only one open result at a time."""
-    with trace.connection.cursor() as connection:
-        connection.execute("USE trace")
-        yield connection

@@ -83,7 +83,7 @@ class Nested:
     def _placed(self) -> Iterator["_Placed"]:
         """All slices, track by track; of those that begin together the one that encloses first."""
         lanes = _native.TrackLanes()
-        with drawn.cursor(self._trace) as connection:
+        with self._trace.cursor() as connection:
             found = connection.execute(f"""
                 SELECT track, start_ns, CASE shape WHEN {drawn.SHAPE_SLICE}
                        THEN least(start_ns::HUGEINT + dur_ns, {MAX_NS})::BIGINT END, name, stack

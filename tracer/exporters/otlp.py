@@ -140,7 +140,7 @@ class _Spans:
 
         They come from one query, so that those of a process are gone when the next one is asked for.
         """
-        with drawn.cursor(self._trace) as connection:
+        with self._trace.cursor() as connection:
             groups = groupby(_rows(connection.execute(self._texts_sql())), key=itemgetter(0))
             home, rows = next(groups, _NO_MORE)
             for process in self._processes():

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from isal import igzip
 
 from ral_trace.tracer.errors import UsageError
-from ral_trace.tracer.forms import GZIP
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import FLAGS, KINDS
 from ral_trace.tracer.text import sql_text
@@ -16,6 +17,7 @@ from ral_trace.tracer.text import sql_text
 VALID = f"(coalesce(flags, 0) & {FLAGS['INVALID']}) = 0"
 UNFINISHED = f"(coalesce(flags, 0) & {FLAGS['UNFINISHED']}) != 0"
 MAX_NS = 2**63 - 1
+GZIP: Any = igzip.IGzipFile
 COMPRESSION_LEVEL = 1
 """isal's: 0 to 3."""
 

@@ -27,6 +27,7 @@ import duckdb
 
 from ral_trace.tracer.errors import UsageError
 from ral_trace.tracer.exporters.output import Window, cut_note, select
+from ral_trace.tracer.interrupts import interruptible
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
 from ral_trace.tracer.text import sql_text
@@ -175,7 +176,7 @@ def _ranks_of(table: str) -> str:
 
 def _taken(data_set: Path) -> dict[str, int]:
     """For each table with ids the first that is free in a data set. Raises UsageError, duckdb.Error."""
-    with duckdb.connect() as connection:
+    with interruptible(duckdb.connect()) as connection:
 
         def rows_of(table: str) -> str:
             files = sql_text(Path(glob.escape(str(data_set))) / table / "run=*" / "rank=*" / "*.parquet")

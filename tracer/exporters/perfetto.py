@@ -43,7 +43,7 @@ def write(trace: Trace, out: Path, window: Window) -> None:
         encoder = _native.PerfettoEncoder(sink, unix_epoch=_counts_from_1970(trace))
         describe(encoder, tracks, counters)
         try:
-            with drawn.cursor(trace) as slices, drawn.cursor(trace) as arrows:
+            with trace.cursor() as slices, trace.cursor() as arrows:
                 encoder.slices(slices.sql(drawn.slices_sql(selection)), arrows.sql(drawn.arrows_sql(selection)))
             _write_counters(trace, encoder, selection)
         except RuntimeError as error:
@@ -70,7 +70,7 @@ def describe(
 
 def _write_counters(trace: Trace, encoder: _native.PerfettoEncoder, selection: Selection) -> None:
     for values in (drawn_counters.device_values_sql(selection), drawn_counters.source_values_sql(selection)):
-        with drawn.cursor(trace) as connection:
+        with trace.cursor() as connection:
             encoder.counters(connection.sql(values))
 
 

@@ -34,8 +34,7 @@ def write(trace: Trace, out: Path, window: Window) -> None:
     """
     query = _query(trace, window)
     separator = "\t" if out.name.endswith(".tsv") else ","
-    with create_private(out) as file, trace.connection.cursor() as connection:
-        connection.execute("USE trace")
+    with create_private(out) as file, trace.cursor() as connection:
         try:
             found = connection.execute(query)
         except duckdb.Error as error:

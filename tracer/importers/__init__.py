@@ -30,7 +30,7 @@ from ral_trace.tracer.importers import (
     rpd,
     snapshot,
 )
-from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable
+from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable, refuse_other_forms
 from ral_trace.tracer.importers.rows import Rows, text
 from ral_trace.tracer.store import TraceBuilder
 
@@ -77,8 +77,7 @@ def import_files(
     `advance` is called with the bytes read since the last call. One of several files that cannot be read costs the
     others nothing: `refused` is called with why, which `quality` says too. Raises InputRefused where none can be read.
     """
-    with TraceBuilder(out) as builder:
-        builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
+    with TraceBuilder(out, wait=False, most_memory=MOST_MEMORY) as builder:
         inputs = _Inputs(files)
         with builder.saying_where():
             read = list(_read_all(builder, inputs, advance))
@@ -216,4 +215,7 @@ def importer_of(path: Path) -> Importer | None:
                 raise InputRefused(path, "the file is empty", "record or export it again")
         head = head_of(path)
         sure = [importer.sniff(head) for importer in IMPORTERS]
-        return IMPORTERS[sure.index(max(sure))] if max(sure) > 0 else None
+        if max(sure) > 0:
+            return IMPORTERS[sure.index(max(sure))]
+        refuse_other_forms(head)
+        return None

@@ -71,7 +71,7 @@ def read_csv(path: Path, rows: Rows, process: int | None) -> int:
 
 def _lines(path: Path, rows: Rows) -> Iterator[Row]:
     """The lines by column; of a file that is cut off or damaged, those before that."""
-    with opened(path) as file:
+    with opened(path, rows.bad) as file:
         lines = Lines(file)
         names = [name.strip() for name in header_of(lines)]
         try:

@@ -44,15 +44,15 @@ def read(path: Path, rows: Rows) -> None:
     if sources or builder.derived:
         raise InputRefused(path, "holds a whole trace, which cannot be merged with others", "import it alone")
     with tempfile.TemporaryDirectory(prefix="ral-trace-") as folder:
-        longest = _spill(path, Path(folder))
+        longest = _spill(path, rows, Path(folder))
         for table in TABLES:
             _load(path, builder, table, Path(folder) / table.name, longest)
     builder.derived = True
 
 
-def _spill(path: Path, folder: Path) -> int:
+def _spill(path: Path, rows: Rows, folder: Path) -> int:
     """Writes the rows of each table to a file of that name, a line each. Returns the length of the longest line."""
-    with opened(path) as file:
+    with opened(path, rows.bad) as file:
         first = file.readline()
         head = HEAD.match(first)
         if head:

@@ -58,7 +58,7 @@ def _begins_like_a_packet(data: bytes) -> bool:
 def read(path: Path, rows: Rows) -> None:
     """Adds all track events. Raises InputRefused when not one packet can be read."""
     clocks, tracks = Clocks(), Tracks(rows)
-    with opened(path) as file:
+    with opened(path, rows.bad) as file:
         _describe(path, file, clocks, tracks, rows)
     with opened(path) as file:
         _Reader(rows, clocks, tracks).read(file)

@@ -21,7 +21,7 @@ def read_pickle(path: Path, rows: Rows) -> tuple[object, int]:
 
     Counts text that is not UTF-8 and bytes behind the end as faults. Raises InputRefused for what is not plain data.
     """
-    with opened(path) as file:
+    with opened(path, rows.bad) as file:
         data = file.read()
     rows.advance(path.stat().st_size)
     if not data:

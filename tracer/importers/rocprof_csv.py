@@ -191,7 +191,7 @@ class _Set:
                                                 ELSE node = written_number END""")
 
     def _read(self, file: Path) -> None:
-        with opened(file) as binary:
+        with opened(file, self.rows.bad) as binary:
             lines = Lines(binary)
             header = header_of(lines)
             kind = _kind(header)

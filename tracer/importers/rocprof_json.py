@@ -52,7 +52,7 @@ def sniff(head: Head) -> float:
 
 def read(path: Path, rows: Rows) -> None:
     """Adds the records of all processes. Raises InputRefused when there are none at all."""
-    with Staging(rows, rocprof.places()) as staging, opened(path) as file:
+    with Staging(rows, rocprof.places()) as staging, opened(path, rows.bad) as file:
         rocprof.prepare(staging)
         for table, columns in TABLES.items():
             staging.table(table, columns)

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 
-#include "arrow_stream.h"
 #include "integers.h"
+#include "longest_path.h"
 #include "nesting.h"
+#include "own_time.h"
 #include "plain_pickle.h"
 #include "python_bindings.h"
+#include "python_streams.h"
 #include "reader.h"
 #include "rendezvous.h"
 #include "sessions.h"
@@ -37,6 +39,57 @@ Column<std::int64_t> nest_columns(const Column<std::int32_t>& thread, const Colu
   return parent;
 }
 
+Column<std::int64_t> own_time_columns(const Column<std::int32_t>& thread, const Column<std::int64_t>& start_ns,
+                                      const Column<std::int64_t>& end_ns, std::int64_t tolerance_ns) {
+  const auto rows = thread.size();
+  if (start_ns.size() != rows || end_ns.size() != rows) {
+    throw py::value_error("own_times: all columns must have the same length");
+  }
+  Column<std::int64_t> own(rows);
+  own_times(thread.data(), start_ns.data(), end_ns.data(), static_cast<std::size_t>(rows), tolerance_ns,
+            own.mutable_data());
+  return own;
+}
+
+Column<std::int64_t> union_columns(const Column<std::int32_t>& group, const Column<std::int64_t>& start_ns,
+                                   const Column<std::int64_t>& end_ns, std::int32_t groups) {
+  const auto rows = group.size();
+  if (start_ns.size() != rows || end_ns.size() != rows) {
+    throw py::value_error("unions: all columns must have the same length");
+  }
+  const auto* first = group.data();
+  if (groups < 0 || std::any_of(first, first + rows, [groups](auto g) { return g < 0 || g >= groups; })) {
+    throw py::value_error("unions: there is a group beyond the number of groups");
+  }
+  Column<std::int64_t> last(groups);
+  Column<std::int64_t> covered(groups);
+  unions(first, start_ns.data(), end_ns.data(), static_cast<std::size_t>(rows), static_cast<std::size_t>(groups),
+         last.mutable_data(), covered.mutable_data());
+  return covered;
+}
+
+py::tuple longest_path_columns(const Column<std::int32_t>& from, const Column<std::int32_t>& to,
+                               const Column<std::int64_t>& weight, const Column<std::int64_t>& value) {
+  if (to.size() != from.size() || weight.size() != from.size()) {
+    throw py::value_error("longest_paths: the columns of the edges must have the same length");
+  }
+  Column<std::int64_t> found(value.size());
+  std::copy_n(value.data(), value.size(), found.mutable_data());
+  Column<std::int64_t> via(value.size());
+  const Edges edges{from.data(), to.data(), weight.data(), static_cast<std::size_t>(from.size())};
+  std::int64_t* const found_data = found.mutable_data();
+  std::int64_t* const via_data = via.mutable_data();
+  bool upwards = false;
+  {
+    const py::gil_scoped_release others;
+    upwards = longest_paths(static_cast<std::size_t>(value.size()), edges, found_data, via_data);
+  }
+  if (!upwards) {
+    throw py::value_error("longest_paths: an edge must lead from a node to one with a higher number");
+  }
+  return py::make_tuple(found, via);
+}
+
 // What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the
 // schema, for the rows).
 class Batch {
@@ -45,17 +98,7 @@ class Batch {
   [[nodiscard]] std::size_t rows() const { return columns_->rows(); }
   // A stream that is still being read keeps the old columns.
   void clear() { columns_ = std::make_shared<Columns>(); }
-  py::capsule stream() {
-    auto stream = std::make_unique<ArrowArrayStream>();
-    export_stream(columns_, stream.get());
-    return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
-      const std::unique_ptr<ArrowArrayStream> owned(
-          static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
-      if (owned->release != nullptr) {
-        owned->release(owned.get());
-      }
-    });
-  }
+  py::capsule stream() { return give_stream<Columns>(columns_); }
 
  private:
   std::shared_ptr<Columns> columns_ = std::make_shared<Columns>();
@@ -272,11 +315,17 @@ PYBIND11_MODULE(_native, module) {
   module.def("integer_column", &integer_column, py::arg("rows"), py::arg("column"));
   module.def("nest", &nest_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"), py::arg("id"),
              py::arg("tolerance_ns") = 0);
+  module.def("own_times", &own_time_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"),
+             py::arg("tolerance_ns") = 0);
+  module.def("unions", &union_columns, py::arg("group"), py::arg("start_ns"), py::arg("end_ns"), py::arg("groups"));
+  module.def("longest_paths", &longest_path_columns, py::arg("source"), py::arg("target"), py::arg("weight"),
+             py::arg("value"));
   bind_writer(module);
   bind_program(module);
   bind_reader(module);
   bind_sessions(module);
   bind_perfetto(module);
+  bind_json_lines(module);
   bind_trace_json(module);
   bind_plain_pickle(module);
 }
