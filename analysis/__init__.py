@@ -3,6 +3,7 @@
 `ANALYSES` is the one list that the report, the dashboard, `--json` and the docs read.
 """
 
+from ral_trace.analysis.across import ACROSS
 from ral_trace.analysis.advice import ADVICE
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.bound import STEP_BOUNDS
@@ -10,6 +11,7 @@ from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
 from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
 from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
+from ral_trace.analysis.fusion import FUSION
 from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
 from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
 from ral_trace.analysis.layout import LAYOUT_COPIES
@@ -37,11 +39,13 @@ ANALYSES: list[Analysis] = [
     DEVICES,
     ADVICE,
     TIMELINE,
+    FUSION,
     HOTSPOTS,
     KERNELS,
     MODULES,
     ANNOTATIONS,
     LINES,
+    ACROSS,
     UTILISATION,
     IDLE_GAPS,
     STREAM_IDLE,

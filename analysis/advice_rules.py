@@ -10,7 +10,7 @@ from ral_trace.analysis.fallback_heat import fallback_heat
 from ral_trace.analysis.fallback_tax import fallback_tax
 from ral_trace.analysis.layout import layout_copies
 from ral_trace.analysis.memory import growth, leaks
-from ral_trace.analysis.steps import steps
+from ral_trace.analysis.steady import steady_steps
 from ral_trace.analysis.syncs import syncs
 from ral_trace.analysis.units import duration, human
 from ral_trace.analysis.wait_reasons import REASONS
@@ -36,15 +36,16 @@ class Finding:
 
 
 class Findings:
-    """What the rules ask of a trace, and what gains are compared with."""
+    """What the rules ask of a trace, and what gains are compared with.
+
+    Where there are steps only the steady ones count.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        durations = [row["dur_ns"] for row in steps(trace) if row["dur_ns"] is not None]
-        self.steps = len(durations)
-        self.in_steps = self.steps > 0
-        """Only what is in steps counts, if there are any: a program's beginning and end are no pattern."""
-        self.base_ns: int = sum(durations) if durations else self._spans_ns()
+        steady = steady_steps(trace)
+        self.steps = len(steady)
+        self.base_ns: int = steady.total_ns if steady else self._spans_ns()
 
     def _spans_ns(self) -> int:
         [(total,)] = self.trace.sql(f"""
@@ -56,7 +57,7 @@ class Findings:
     @cached_property
     def syncs(self) -> Rows:
         """All rows of `syncs`."""
-        return syncs(self.trace, in_steps=self.in_steps, limit=None)
+        return syncs(self.trace, steady=True, limit=None)
 
     def times(self, count: int) -> str:
         """How often that is, in words."""
@@ -67,7 +68,7 @@ class Findings:
 
 def implement_ops(known: Findings) -> Iterator[Finding]:
     """Ops that fall back."""
-    rows = fallback_tax(known.trace, in_steps=known.in_steps)
+    rows = fallback_tax(known.trace, steady=True)
     reasons = {(row["name"], row["device"]): row["reason"] for row in fallback_heat(known.trace) if row["reason"]}
     for row in rows:
         if not row["gain_ns"]:
@@ -114,21 +115,29 @@ def remove_waits(known: Findings) -> Iterator[Finding]:
 
 
 def change_layout(known: Findings) -> Iterator[Finding]:
-    """Copies that only change how a tensor lies in memory."""
-    for row in layout_copies(known.trace, in_steps=known.in_steps, limit=None):
-        if not row["alone_ns"]:
-            continue
+    """Copies that only change how a tensor lies in memory: those of each line, and all that kernels convert."""
+
+    def place(row: Row) -> tuple[str, bool, str]:
+        converts = row["kind"] == "conversion"
+        return str(row["device"]), converts, "" if converts else str(row["line"])
+
+    found = sorted(layout_copies(known.trace, steady=True, limit=None), key=place)
+    for (device, converts, _), group in groupby(found, key=place):
+        rows = list(group)
+        first = max(rows, key=lambda row: int(row["total_ns"]))
+        count, total_ns, alone_ns = (sum(row[name] for row in rows) for name in ("count", "total_ns", "alone_ns"))
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         yield Finding(
             "change layout",
-            "keep the tensor in the layout that the device's kernels take"
-            + (" (convolutions: memory_format=torch.channels_last)" if row["kind"] == "kernel" else ""),
-            f"{row['name']} copied {known.times(row['count'])} for {duration(row['total_ns'])} "
-            f"only to change the layout; nothing else ran on {row['device']} for {duration(row['alone_ns'])} of that",
+            "keep tensors in the layout that the device's kernels take"
+            + (" (convolutions: memory_format=torch.channels_last)" if converts else ", or do without the copy"),
+            f"{first['name']}{others} copied {known.times(count)} for {duration(total_ns)} only to change the layout; "
+            f"nothing else ran on {device} for {duration(alone_ns)} of that",
             ("layout_copies",),
-            row["alone_ns"],
-            row["count"],
-            row["device"],
-            row["line"],
+            alone_ns,
+            count,
+            device,
+            None if converts else first["line"],
         )
 
 

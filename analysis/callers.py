@@ -68,6 +68,19 @@ class Callers:
             at[going] = outer[at[going]]
             going = going[at[going] != NONE]
 
+    def all_around(self, ids: Integers) -> Integers:
+        """The labels of all rows that are, or lie around, any of the rows `ids`, in no order."""
+        seen = np.zeros(len(self._id), bool)
+        at = self._nearest(self._positions(ids))
+        outer = self._without_circles()
+        at = at[at != NONE]
+        while len(at):
+            seen[at] = True
+            at = outer[at]
+            at = at[at != NONE]
+            at = at[~seen[at]]
+        return self._label[seen]
+
     def _without_circles(self) -> Integers:
         """For each labelled row the next one around it. Rows that lie in each other have none."""
         outer = np.full(len(self._id), NONE, np.int64)

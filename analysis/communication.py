@@ -115,7 +115,7 @@ def communication(trace: Trace, *, device: str | None = None, limit: int | None 
                    sum(ns)::BIGINT AS total_ns, max(ns) AS max_ns, count(wait_ns) AS matched,
                    sum(wait_ns)::BIGINT AS wait_ns, {BUS_FACTOR} AS bus_factor
             FROM call GROUP BY process, device, collective, of_group, ranks, dtype, bytes)
-        SELECT p.rank, d.shown AS device, collective, of_group AS "group", ranks, dtype, bytes, count, total_ns,
+        SELECT p.rank, p.pid, d.shown AS device, collective, of_group AS "group", ranks, dtype, bytes, count, total_ns,
                round(total_ns / timed)::BIGINT AS mean_ns, max_ns, matched, s.wait_ns,
                1e9 * bytes * timed / nullif(total_ns - coalesce(s.wait_ns, 0), 0) AS algorithm_bandwidth,
                algorithm_bandwidth * bus_factor AS bus_bandwidth
@@ -129,6 +129,7 @@ def communication(trace: Trace, *, device: str | None = None, limit: int | None 
 
 
 RANK = Column("rank", "id", "distributed rank; none: not known")
+PID = Column("pid", "id", "as the operating system counts them; none: not recorded")
 ON_DEVICE = Column("device", "text", f"{DEVICE.about}; none: on the host (gloo)")
 
 COMMUNICATION = Analysis(
@@ -140,6 +141,7 @@ COMMUNICATION = Analysis(
     "together.",
     (
         RANK,
+        PID,
         ON_DEVICE,
         Column("collective", "text", "AllReduce, AllGather, ..., else its own name"),
         Column("group", "text", "process group; none: not recorded"),
@@ -169,8 +171,8 @@ COMMUNICATION = Analysis(
     ),
     communication,
     chapter="ranks",
-    shown="rank collective bytes count total_ns wait_ns bus_bandwidth algorithm_bandwidth mean_ns max_ns group ranks "
-    "dtype matched device",
+    shown="rank pid collective bytes count total_ns wait_ns bus_bandwidth algorithm_bandwidth mean_ns max_ns group "
+    "ranks dtype matched device",
     needs=(SOME_COMMUNICATION,),
 )
 
@@ -189,7 +191,7 @@ def stragglers(trace: Trace, *, device: str | None = None) -> Rows:
                    count(*) FILTER (last) AS last, sum(w.share_ns) FILTER (last) AS caused_ns
             FROM call c LEFT JOIN waited w ON w.key = c.key AND w.number = c.number
             GROUP BY c.process, c.device)
-        SELECT p.rank, p.id AS process, d.shown AS device, s.count, s.total_ns, s.matched, s.wait_ns,
+        SELECT p.rank, p.pid, d.shown AS device, s.count, s.total_ns, s.matched, s.wait_ns,
                100.0 * s.wait_ns / nullif(matched_ns, 0) AS wait_percent,
                CASE WHEN s.matched > 0 THEN s.last END AS last,
                CASE WHEN s.matched > 0 THEN round(coalesce(caused_ns, 0))::BIGINT END AS caused_ns
@@ -204,7 +206,7 @@ def said(rows: Rows) -> str | None:
     row = next((row for row in rows if row["caused_ns"]), None)
     if row is None:
         return None
-    who = f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"
+    who = next((f"{name} {row[name]}" for name in ("rank", "pid") if row[name] is not None), "one of them")
     often = f"{row['last']:,} of {row['matched']:,} collectives"
     return f"The others waited for {who} for {duration(row['caused_ns'])}: it was the last to come to {often}."
 
@@ -217,7 +219,7 @@ STRAGGLERS = Analysis(
     "all ranks that is the least that it can have been.",
     (
         RANK,
-        Column("process", "id", "process.id"),
+        PID,
         ON_DEVICE,
         Column("count", "count", "its calls of collectives and sends"),
         Column("total_ns", "ns", "their time; none: not known"),
@@ -236,7 +238,7 @@ STRAGGLERS = Analysis(
     ),
     stragglers,
     chapter="ranks",
-    shown="rank caused_ns last matched wait_ns wait_percent total_ns count device",
+    shown="rank pid caused_ns last matched wait_ns wait_percent total_ns count device",
     needs=(SOME_COMMUNICATION,),
     remark=said,
 )

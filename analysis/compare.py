@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ral_trace.analysis.base import Column, Rows
+from ral_trace.analysis.bootstrap import FEWEST, Difference, means, medians
 from ral_trace.analysis.memory import memory_peak
-from ral_trace.analysis.steady import FEWEST, Difference, means, medians
 from ral_trace.analysis.step_work import (
     MOST_KEYS,
     WHAT,

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ral_trace.analysis.bootstrap import CONFIDENCE
 from ral_trace.analysis.compare import COLUMNS, Comparison
 from ral_trace.analysis.compare import compare as compare_traces
 from ral_trace.analysis.compare_words import changed, regressions, said
-from ral_trace.analysis.steady import CONFIDENCE
 from ral_trace.analysis.units import UNKNOWN
 from ral_trace.tracer.errors import AssertionFailed, InputRefused
 from ral_trace.tracer.reading import open_trace

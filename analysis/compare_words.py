@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ral_trace.analysis.base import Row, Rows
+from ral_trace.analysis.bootstrap import CONFIDENCE, FEWEST, Difference
 from ral_trace.analysis.compare import ORDER, Comparison
-from ral_trace.analysis.steady import CONFIDENCE, FEWEST, Difference
 from ral_trace.analysis.units import duration, human, percent
 from ral_trace.tracer.text import plain
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ral_trace.analysis.base import KERNEL_CLASS, NAMED_DEVICE, TIME_NS, VALID, WANTED
 from ral_trace.analysis.intervals import Integers, Union, groups
+from ral_trace.analysis.remember import once
 from ral_trace.tracer.reading import Trace
 
 Booleans = npt.NDArray[np.bool_]
@@ -95,6 +96,7 @@ class DeviceWork:
             yield stream, self[ordered[rows]]
 
 
+@once
 def device_work(trace: Trace) -> DeviceWork:
     """All kernels and copies of a trace whose times are known."""
     columns = trace.sql(LOADED).fetchnumpy()

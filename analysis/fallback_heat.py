@@ -10,6 +10,7 @@ from ral_trace.analysis.base import (
     WANTED,
     Analysis,
     Column,
+    Heat,
     Row,
     Rows,
 )
@@ -37,8 +38,8 @@ def fallback_heat(trace: Trace, *, device: str | None = None) -> Rows:
             FROM call c JOIN named_device d ON d.device = c.device GROUP BY ALL)
         SELECT name, shown AS device, route, reason, count, total_ns,
                100.0 * count / sum(count) OVER (PARTITION BY name, position) AS percent,
-               100.0 * coalesce(sum(count) FILTER (route = 'cpu') OVER (PARTITION BY name, position), 0)
-                   / sum(count) OVER (PARTITION BY name, position) AS fallback_percent
+               CASE WHEN route = 'cpu' THEN 100.0 ELSE 0.0 END * count
+                   / sum(count) OVER (PARTITION BY name, position) AS fell_percent
         FROM cell d WHERE {WANTED}
         ORDER BY sum(total_ns) FILTER (route = 'cpu') OVER (PARTITION BY name) DESC NULLS LAST, name, position,
                  count DESC, route, reason""",
@@ -94,7 +95,7 @@ def storm_said(rows: Rows) -> str | None:
 
 
 def _mostly(row: Row) -> list[str]:
-    return ["fallback_percent"] if row["fallback_percent"] >= 50 else []
+    return ["fell_percent"] if row["fell_percent"] >= 50 else []
 
 
 FALLBACK_HEAT = Analysis(
@@ -109,11 +110,13 @@ FALLBACK_HEAT = Analysis(
         Column("count", "count", "calls", "calls"),
         Column("total_ns", "ns", "time of the host in them; none: no duration is known"),
         Column("percent", "percent", "of the op's calls on the device", "of calls"),
-        Column("fallback_percent", "percent", "of the op's calls on the device, all that fell back", "fell back"),
+        Column("fell_percent", "percent", "the same if they fell back, else 0: adds up over reasons", "fell back"),
     ),
     fallback_heat,
     chapter="fallbacks",
-    shown="name device fallback_percent count route reason total_ns percent",
+    shown="name device fell_percent count route reason total_ns percent",
+    chart=Heat("name", "device", "fell_percent"),
+    detail=True,
     needs=(SOME_FALLBACKS,),
     notable=_mostly,
 )

@@ -15,6 +15,7 @@ from ral_trace.analysis.base import (
     TIME_NS,
     WANTED,
     Analysis,
+    Bars,
     Column,
     Row,
     Rows,
@@ -22,6 +23,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.holds import Work, aftermath, held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.waits import waits
 from ral_trace.tracer.reading import Trace
@@ -106,10 +108,10 @@ SUMS = ", ".join(f"sum({part})::BIGINT AS {part}" for part in (*PARTS, "overlapp
 TAX = " + ".join(PARTS)
 
 
-def _grouped(trace: Trace, device: str | None, keys: Sequence[str], condition: str = "true") -> Rows:
+def _grouped(trace: Trace, device: str | None, keys: Sequence[str], *, steady: bool = False) -> Rows:
     """The tax by device and `keys`, columns of `f`, the dearest first."""
     names = ", ".join(keys)
-    with table(trace, taxed(trace)) as each:
+    with table(trace, taxed(trace)) as each, in_steady(trace, steady) as condition:
         return trace.rows(
             f"""
             WITH {NAMED_DEVICE}, {LINE}, f AS (
@@ -130,9 +132,9 @@ def _grouped(trace: Trace, device: str | None, keys: Sequence[str], condition: s
         )
 
 
-def fallback_tax(trace: Trace, *, device: str | None = None, in_steps: bool = False) -> Rows:
-    """A row for each op of each device, the dearest first; `in_steps` leaves out what no step encloses."""
-    rows = _grouped(trace, device, ["name"], "e.step IS NOT NULL" if in_steps else "true")
+def fallback_tax(trace: Trace, *, device: str | None = None, steady: bool = False) -> Rows:
+    """A row for each op of each device, the dearest first; `steady`: of steady steps only, if there are steps."""
+    rows = _grouped(trace, device, ["name"], steady=steady)
     return Rows({column.name: row[column.name] for column in TAX_COLUMNS} for row in rows)
 
 
@@ -213,6 +215,7 @@ FALLBACK_TAX = Analysis(
     fallback_tax,
     chapter="fallbacks",
     shown="device name tax_ns gain_ns left_percent count compute_ns copies_ns waits_ns lost_ns overlapped_ns",
+    chart=Bars("name", "tax_ns"),
     needs=(SOME_FALLBACKS,),
     remark=implement_first,
     notable=_dear,
@@ -226,6 +229,7 @@ FALLBACK_LINES = Analysis(
     fallback_lines,
     chapter="fallbacks",
     shown="device line name tax_ns gain_ns count percent",
+    detail=True,
     needs=(SOME_FALLBACKS,),
     notable=_dear,
 )

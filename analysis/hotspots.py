@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_KERNELS, WANTED, Analysis, Bars, Column, Need, Row, Rows
 from ral_trace.analysis.callers import NONE, Integers
+from ral_trace.analysis.intervals import numbered
 from ral_trace.analysis.work import LABELS, Work, on_devices, on_host, registered
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import UsageError
@@ -122,7 +123,7 @@ def _groups(trace: Trace, work: Work, place: npt.NDArray[np.int32]) -> list[_Gro
     else:
         name = work.name
     key = place[row].astype(np.int64) * (len(work.names) + 1) + name + 1
-    keys, group = np.unique(key, return_inverse=True)
+    keys, group = numbered(key)
     covered = _covered(work, row, group, len(keys))
     summed = _summed(trace, group, work.ns[row])
     inner = name == work.name[row]
@@ -141,7 +142,7 @@ def _groups(trace: Trace, work: Work, place: npt.NDArray[np.int32]) -> list[_Gro
 def _covered(work: Work, row: Integers, group: Integers, groups: int) -> list[int]:
     """How much time the rows of each group cover, of each place for itself."""
     places = int(work.place.max(initial=0)) + 1
-    keys, part = np.unique(group * places + work.place[row], return_inverse=True)
+    keys, part = numbered(group * places + work.place[row])
     parts = _native.unions(part.astype(np.int32), work.start[row], work.end[row], len(keys))
     covered = np.zeros(groups, np.int64)
     np.add.at(covered, keys // places, parts)
@@ -210,7 +211,7 @@ HOTSPOTS = Analysis(
     hotspots,
     chapter="time",
     chart=Bars("name", "total_ns"),
-    shown="name total_ns self_ns percent count mean_ns p99_ns fallbacks suspects sum_ns launch_ns median_ns max_ns",
+    shown="name total_ns self_ns percent count mean_ns p99_ns fallbacks median_ns max_ns suspects sum_ns launch_ns",
     per_device=True,
     remark=said,
     notable=_notable,
@@ -223,7 +224,7 @@ KERNELS = Analysis(
     COLUMNS,
     kernels,
     chapter="time",
-    shown="name total_ns percent count mean_ns p99_ns suspects variants self_ns sum_ns median_ns max_ns",
+    shown="name total_ns percent count mean_ns p99_ns median_ns max_ns suspects variants sum_ns self_ns launch_ns",
     per_device=True,
     needs=(SOME_KERNELS,),
     remark=said,

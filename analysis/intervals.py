@@ -75,6 +75,22 @@ class Union:
         return Union(over.start[:1], over.end[-1:]).minus(self)
 
 
+def numbered(key: Integers) -> tuple[Integers, Integers]:
+    """The different values of a key, sorted, and which of them each row has."""
+    if not len(key):
+        return key, key
+    least, most = int(key.min()), int(key.max())
+    if most - least > 4 * len(key) + 1_000_000:
+        values, number = np.unique(key, return_inverse=True)
+        return values, number
+    there = np.zeros(most - least + 1, bool)
+    there[key - least] = True
+    values = np.flatnonzero(there)
+    place = np.zeros(len(there), np.int64)
+    place[values] = np.arange(len(values))
+    return values + least, place[key - least]
+
+
 def groups(key: npt.NDArray[np.generic]) -> Iterator[tuple[int, slice]]:
     """Each value of a sorted key, with where its rows are."""
     if len(key):

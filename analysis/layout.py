@@ -15,8 +15,10 @@ from ral_trace.analysis.base import (
     Row,
     Rows,
 )
+from ral_trace.analysis.holds import Flags
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
@@ -30,9 +32,9 @@ COPIES = """(e.category = 'within_device' OR regexp_matches(coalesce(e.name, '')
 
 
 @once
-def _found(trace: Trace) -> dict[str, Integers]:
-    """Columns, a row a copy for the layout: its id, the launch's id, the nearest Python call, and how long it ran with
-    nothing else beside it on its device.
+def _found(trace: Trace) -> dict[str, Integers | Flags]:
+    """Columns, a row a copy for the layout: its id, the launch's id, the nearest Python call, whether its own name says
+    that it converts, and how long it ran with nothing else beside it on its device.
     """
     rows = trace.sql(f"""
         SELECT e.id, e.device::BIGINT AS device, e.ts_ns AS start, e.ts_ns + e.dur_ns AS end,
@@ -47,7 +49,7 @@ def _found(trace: Trace) -> dict[str, Integers]:
         ORDER BY e.id""").fetchnumpy()
     found = {name: np.asarray(column) for name, column in rows.items()}
     around = ancestors(trace, found.pop("parent"))
-    ours = found.pop("converts") | ((around.mask & BIT["layout"]) != 0)
+    ours = found["converts"] | ((around.mask & BIT["layout"]) != 0)
     found = {name: column[ours] for name, column in {**found, "python": around.python}.items()}
     alone = np.zeros(len(found["id"]), dtype=np.int64)
     for device in np.unique(found["device"]):
@@ -62,27 +64,27 @@ def _found(trace: Trace) -> dict[str, Integers]:
         beside = Union.of(np.asarray(other["start"]), np.asarray(other["end"]))
         start, end = found["start"][here], found["end"][here]
         alone[here] = end - start - beside.within(start, end)
-    return {name: found[name] for name in ("id", "launch", "python")} | {"alone": alone}
+    return {name: found[name] for name in ("id", "launch", "python", "converts")} | {"alone": alone}
 
 
-def layout_copies(trace: Trace, *, device: str | None = None, in_steps: bool = False, limit: int | None = 50) -> Rows:
-    """A row for each line and op, or kernel, that copies; `in_steps` leaves out what no step encloses."""
-    with table(trace, _found(trace)) as found:
+def layout_copies(trace: Trace, *, device: str | None = None, steady: bool = False, limit: int | None = 50) -> Rows:
+    """A row for each line and op, or kernel, that copies; `steady`: of steady steps only, if there are."""
+    with table(trace, _found(trace)) as found, in_steady(trace, steady) as condition:
         return trace.rows(
             f"""
             WITH {NAMED_DEVICE}, {LINE}, {LINE_OF_CALL.format(each=found)}, copied AS (
                 SELECT d.position, d.shown AS device, coalesce(s.line, p.line) AS line,
                        CASE WHEN e.kind = 'kernel' THEN e.name ELSE coalesce(l.name, e.name) END AS name,
-                       e.kind::VARCHAR AS kind, {TIME_NS} AS ns, f.alone, e.bytes
+                       if(f.converts, 'conversion', 'copy') AS kind, {TIME_NS} AS ns, f.alone, e.bytes
                 FROM {found} f JOIN event e ON e.id = f.id JOIN named_device d ON d.device = e.device
                 LEFT JOIN event l ON l.id = f.launch
                 LEFT JOIN line_of s ON s.stack = l.stack LEFT JOIN line_of_call p ON p.id = f.python
-                WHERE {WANTED} AND (NOT $3 OR e.step IS NOT NULL))
+                WHERE {WANTED} AND {condition})
             SELECT device, line, name, kind, count(*) AS count, sum(ns)::BIGINT AS total_ns,
                    sum(alone)::BIGINT AS alone_ns, sum(bytes)::BIGINT AS bytes
             FROM copied GROUP BY position, device, line, name, kind
             ORDER BY total_ns DESC, position, line, name, kind LIMIT $2""",
-            [device, limit, in_steps],
+            [device, limit],
         )
 
 
@@ -109,7 +111,7 @@ LAYOUT_COPIES = Analysis(
         DEVICE,
         Column("line", "text", "the program's line; none: no stack was recorded"),
         Column("name", "text", "op that copied, or the kernel that converts"),
-        Column("kind", "text", "kernel or transfer"),
+        Column("kind", "text", "conversion: so says the kernel's name; copy: contiguous() or reshape() called it"),
         Column("count", "count", "copies"),
         Column("total_ns", "ns", "their time on the device"),
         Column(
@@ -121,6 +123,7 @@ LAYOUT_COPIES = Analysis(
     chapter="waits",
     shown="device line name alone_ns total_ns count bytes kind",
     needs=(SOME_DEVICE_WORK,),
+    detail=True,
     most=8,
     remark=layout_said,
     notable=_much,

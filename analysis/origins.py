@@ -24,18 +24,25 @@ def launches_of(trace: Trace, events: Integers) -> Integers:
     return np.array([-1 if found.get(event) is None else found[event] for event in events.tolist()], np.int64)
 
 
+def lines_of(trace: Trace, callers: Integers) -> list[str | None]:
+    """The line of each row of the host, or of the innermost row around it that has a stack."""
+    lines = dict(trace.sql(f"WITH {LINE} SELECT stack, line FROM line_of").fetchall())
+    if not lines:
+        return [None] * len(callers)
+    return [lines.get(stack) for stack in Callers(trace, "e.stack").nearest(callers).tolist()]
+
+
 def origins(trace: Trace, events: Integers) -> list[Origin]:
     """Op and line of each event. An event that a launch of the same name started is named for its op already."""
     if not len(events):
         return []
     launch = launches_of(trace, events)
     op = Callers(trace, "CASE WHEN e.kind = 'op' THEN e.id END").nearest(launch)
-    stack = Callers(trace, "e.stack").nearest(launch)
-    lines = dict(trace.sql(f"WITH {LINE} SELECT stack, line FROM line_of").fetchall())
+    lines = lines_of(trace, launch)
     rows = np.unique(np.concatenate([events, launch, op])).tolist()
     names = dict(trace.sql("SELECT id, name FROM event WHERE id IN (SELECT unnest($1::BIGINT[]))", [rows]).fetchall())
     found: list[Origin] = []
-    for event, call, caller, where in zip(events.tolist(), launch.tolist(), op.tolist(), stack.tolist(), strict=True):
+    for event, call, caller, line in zip(events.tolist(), launch.tolist(), op.tolist(), lines, strict=True):
         same = names.get(event) is not None and names.get(event) == names.get(call)
-        found.append((names.get(event) if same else names.get(caller), lines.get(where)))
+        found.append((names.get(event) if same else names.get(caller), line))
     return found

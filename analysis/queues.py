@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ral_trace.analysis.base import DEVICE, SOME_DEVICE_WORK, SOME_LAUNCHES, Analysis, Column, Row, Rows
+from ral_trace.analysis.base import DEVICE, SOME_DEVICE_WORK, SOME_LAUNCHES, Analysis, Column, Lines, Row, Rows
 from ral_trace.analysis.device_work import (
     DeviceWork,
     device_work,
@@ -109,14 +109,15 @@ def queue_curve(trace: Trace, *, device: str | None = None, points: int = 2000) 
     rows = Rows()
     for found in named_devices(trace, device):
         curves = [
-            (known.get(stream, (None, None))[0], *_length(queued))
+            (known.get(stream, (None, None)), *_length(queued))
             for stream, on_stream in (work[found.id].by_stream() if found.id in work else ())
             if len(queued := _queued(on_stream))
         ]
-        for stream, times, length in curves:
+        for (stream, pipeline), times, length in curves:
             kept = thinned(times, length, points // len(curves))
             for at, value in zip(times[kept].tolist(), length[kept].tolist(), strict=True):
-                rows.append({"device": found.shown, "stream": stream, "ts_ns": at, "length": value})
+                place = {"device": found.shown, "stream": stream, "pipeline": pipeline}
+                rows.append(place | {"ts_ns": at, "length": value})
     return rows
 
 
@@ -140,8 +141,15 @@ QUEUE_CURVE = Analysis(
     "Queues over time",
     "The length of each stream's queue (see `queues`) after each change; a value holds until the next row. Long curves "
     "are thinned so that no peak is lost.",
-    (DEVICE, STREAM, Column("ts_ns", "time", "when"), Column("length", "count", "launched and not yet begun")),
+    (
+        DEVICE,
+        STREAM,
+        PIPELINE,
+        Column("ts_ns", "time", "when"),
+        Column("length", "count", "launched and not yet begun"),
+    ),
     queue_curve,
     chapter="devices",
+    chart=Lines(("device", "stream", "pipeline"), "ts_ns", "length"),
     needs=(SOME_DEVICE_WORK, SOME_LAUNCHES),
 )

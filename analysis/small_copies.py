@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_TRANSFERS, TIME_NS, WANTED, Analysis, Column, Rows
-from ral_trace.analysis.callers import Integers
 from ral_trace.analysis.origins import origins
 from ral_trace.analysis.work import Columns
+from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
 
 SMALL_BYTES = 1 << 16
 LEAST_COPIES = 4
+DIRECTIONS = list(_native.DIRECTIONS)
 MOST_PLACES = 10_000
 """Runs whose places in the program are looked up: the longest."""
 
@@ -56,7 +57,8 @@ def small_copies(trace: Trace, *, device: str | None = None, limit: int | None =
             f"""
             WITH {NAMED_DEVICE}
             SELECT e.id, e.device, coalesce(e.stream, -1) AS stream, coalesce(e.category, '') AS direction, e.ts_ns,
-                   e.ts_ns + {TIME_NS} AS end_ns, coalesce(e.bytes, 0) AS bytes,
+                   coalesce(list_position({DIRECTIONS}, e.category), 0) AS code, e.ts_ns + {TIME_NS} AS end_ns,
+                   coalesce(e.bytes, 0) AS bytes,
                    e.kind = 'transfer' AND coalesce(e.bytes < {SMALL_BYTES}, false)
                        AND coalesce(e.category, '') <> 'memset' AS small
             FROM event e JOIN named_device d USING (device)
@@ -74,12 +76,10 @@ def _runs(rows: Columns, apart: dict[tuple[int, str], float]) -> list[_Run]:
     small = np.flatnonzero(rows["small"])
     if not len(small):
         return []
-    keys, key = np.unique(
-        [f"{at} {direction}" for at, direction in zip(*_columns(rows, small, "device", "direction"), strict=True)],
-        return_inverse=True,
-    )
-    named = [(int(at), direction) for at, _, direction in (str(each).partition(" ") for each in keys)]
-    most = np.array([apart.get(each, -1) for each in named])[key]
+    key = rows["device"][small] * np.int64(len(DIRECTIONS) + 1) + rows["code"][small]
+    _, example, kind = np.unique(key, return_index=True, return_inverse=True)
+    named = [(int(rows["device"][one]), str(rows["direction"][one])) for one in small[example].tolist()]
+    most = np.array([apart.get(each, -1) for each in named])[kind]
     begins = np.ones(len(small), bool)
     gap = rows["ts_ns"][small[1:]] - rows["end_ns"][small[:-1]]
     begins[1:] = (
@@ -93,10 +93,6 @@ def _runs(rows: Columns, apart: dict[tuple[int, str], float]) -> list[_Run]:
     long = np.flatnonzero(end - first >= LEAST_COPIES)
     long = long[np.argsort(first[long] - end[long], kind="stable")]
     return [_Run(int(small[first[one]]), int(small[end[one] - 1]) + 1) for one in long.tolist()]
-
-
-def _columns(rows: Columns, some: Integers, *names: str) -> list[list[object]]:
-    return [rows[name][some].tolist() for name in names]
 
 
 def _by_place(trace: Trace, rows: Columns, runs: list[_Run], latency: dict[tuple[int, str], float | None]) -> Rows:

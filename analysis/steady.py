@@ -1,115 +1,43 @@
-"""What two series of steps say of each other: which steps count, and how sure a difference is.
+"""The steps that say how a program normally runs: without its warm-up, and what is before and after all steps."""
 
-Steps that follow each other are alike (caches, a neighbour on the machine), so that whole stretches of them are drawn
-again, not single ones: the circular block bootstrap (Politis and Romano, 1992).
-"""
-
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.float64]
-
-FEWEST = 8
-"""Steady steps that each side needs for a statement about time."""
-MOST = 5_000
-"""Steps that are looked at: the last ones of a longer recording."""
-DRAWS = 4_000
-CONFIDENCE = 0.95
-SEED = 20_240_229
-"""Fixed: the same two traces give the same answer."""
-WARM = 1.5
-"""A step at the begin that takes so many times the later ones' median is of the warm-up."""
+from ral_trace.analysis.intervals import Integers
+from ral_trace.analysis.remember import once, table
+from ral_trace.analysis.steps import steps
+from ral_trace.tracer.reading import Trace
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How much larger the second series is than the first, and between which bounds that lies with CONFIDENCE."""
+class Steady:
+    """Steps of known duration without the warm-up. None of them: the trace has no steps."""
 
-    base: float
-    new: float
-    low: float
-    high: float
+    process: Integers
+    step: Integers
+    total_ns: int
 
-    @property
-    def certain(self) -> bool:
-        """Whether no difference at all lies outside the bounds."""
-        return self.low > 0 or self.high < 0
-
-    def percent(self, value: float) -> float | None:
-        """`value` as a share of the first series; None where that is 0."""
-        return 100 * value / self.base if self.base else None
+    def __len__(self) -> int:
+        return len(self.step)
 
 
-def warm_up(dur_ns: Integers) -> int:
-    """How many steps at the begin do not count: the first one, and those after it that take over WARM times the median
-    of the second half.
-    """
-    if not len(dur_ns):
-        return 0
-    usual = float(np.median(dur_ns[len(dur_ns) // 2 :]))
-    slow = dur_ns > WARM * usual
-    return max(1, int(np.argmin(slow)) if not slow.all() else len(dur_ns))
+@once
+def steady_steps(trace: Trace) -> Steady:
+    """Those of all processes."""
+    known = [row for row in steps(trace) if row["dur_ns"] is not None and row.get("state") != "warm-up"]
+    process, step = (np.array([row[name] for row in known], dtype=np.int64) for name in ("process", "step"))
+    return Steady(process, step, sum(row["dur_ns"] for row in known))
 
 
-def medians(base: Integers, new: Integers) -> Difference:
-    """The difference of the medians. Neither may be empty."""
-    generator = np.random.default_rng(SEED)
-    drawn = [_in_parts(series, generator) for series in (base, new)]
-    low, high = _bounds(drawn[1] - drawn[0], 1)
-    return Difference(float(np.median(base)), float(np.median(new)), float(low), float(high))
-
-
-def means(base: Numbers, new: Numbers) -> list[Difference]:
-    """The differences of the means of many series, a column each; a row is a step, and steps are drawn whole.
-
-    The bounds hold for all columns at once (Bonferroni): of fifty ops one would look changed by chance otherwise.
-    """
-    generator = np.random.default_rng(SEED)
-    drawn = [_means_drawn(series, generator) for series in (base, new)]
-    low, high = _bounds(drawn[1] - drawn[0], max(base.shape[1], 1))
-    return [
-        Difference(float(a), float(b), float(least), float(most))
-        for a, b, least, most in zip(base.mean(axis=0), new.mean(axis=0), low, high, strict=True)
-    ]
-
-
-def _in_parts(series: Integers, generator: np.random.Generator) -> Numbers:
-    """Medians of redrawn series, so many at a time that memory is bounded."""
-    each = max(1, 4_000_000 // len(series))
-    parts = [
-        np.median(series[_draws(len(series), min(each, DRAWS - done), generator)], axis=1)
-        for done in range(0, DRAWS, each)
-    ]
-    return np.concatenate(parts)
-
-
-def _draws(steps: int, rows: int, generator: np.random.Generator) -> Integers:
-    """Rows of step numbers: stretches of steps, from anywhere, each about the cube root of all long."""
-    length = max(1, round(steps ** (1 / 3)))
-    begins = generator.integers(0, steps, (rows, -(-steps // length), 1))
-    drawn = (begins + np.arange(length)).reshape(rows, -1)[:, :steps] % steps
-    return np.asarray(drawn, dtype=np.int64)
-
-
-def _means_drawn(series: Numbers, generator: np.random.Generator) -> Numbers:
-    """Means of redrawn steps: a row a draw. Steps are counted in whole numbers, so that what is the same in every step
-    comes out the same in every draw.
-    """
-    steps = len(series)
-    each = max(1, 4_000_000 // steps)
-    parts = []
-    for done in range(0, DRAWS, each):
-        drawn = _draws(steps, min(each, DRAWS - done), generator)
-        rows = np.arange(len(drawn))[:, None] * steps
-        times = np.bincount((drawn + rows).ravel(), minlength=drawn.size).reshape(drawn.shape)
-        parts.append(times.astype(np.float64) @ series / steps)
-    return np.concatenate(parts)
-
-
-def _bounds(drawn: Numbers, series: int) -> tuple[Numbers, Numbers]:
-    tail = (1 - CONFIDENCE) / series / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    return np.asarray(low), np.asarray(high)
+@contextmanager
+def in_steady(trace: Trace, wanted: bool, row: str = "e") -> Iterator[str]:
+    """Condition on a row: it is in a steady step. It always holds where that is not wanted, or there are none."""
+    steady = steady_steps(trace) if wanted else None
+    if not steady:
+        yield "true"
+        return
+    with table(trace, {"process": steady.process, "step": steady.step}) as chosen:
+        yield f"({row}.process, {row}.step) IN (SELECT (process, step) FROM {chosen})"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ral_trace.analysis.base import NAMED_DEVICE, TIME_NS, VALID
-from ral_trace.analysis.steady import MOST, Integers, warm_up
+from ral_trace.analysis.bootstrap import MOST, Integers, warm_up
 from ral_trace.analysis.steps import steps
 from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace

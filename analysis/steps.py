@@ -11,6 +11,7 @@ from ral_trace.analysis.bound import annotated, input_waits
 from ral_trace.analysis.device_work import device_work, named_devices, percentile
 from ral_trace.analysis.intervals import Union
 from ral_trace.analysis.pace import DEVIATIONS, FEWEST, LEAST_EXCESS, SLOW, mark
+from ral_trace.analysis.remember import once
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 
@@ -70,6 +71,11 @@ def steps(trace: Trace) -> Rows:
     A step that no annotation states (inferred from the optimiser) lasts from its first host row to its last. Rows of
     devices count for the step that launched them.
     """
+    return Rows(dict(row) for row in _steps(trace))
+
+
+@once
+def _steps(trace: Trace) -> Rows:
     rows = trace.rows(COUNTED)
     busy, waits, compiling = _busy(trace), input_waits(trace), annotated(trace, COMPILING)
     for process, of_process in groupby(rows, key=lambda row: row["process"]):
@@ -199,7 +205,7 @@ def step_times(trace: Trace) -> Rows:
     rank = dict(trace.sql("SELECT id, rank FROM process").fetchall())
     return Rows(
         _times(list(of_process), rank[process])
-        for process, of_process in groupby(steps(trace), key=lambda row: row["process"])
+        for process, of_process in groupby(_steps(trace), key=lambda row: row["process"])
     )
 
 

@@ -14,6 +14,7 @@ from ral_trace.analysis.base import (
     TIME_NS,
     WANTED,
     Analysis,
+    Bars,
     Column,
     Row,
     Rows,
@@ -21,6 +22,7 @@ from ral_trace.analysis.base import (
 from ral_trace.analysis.holds import held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
+from ral_trace.analysis.steady import in_steady
 from ral_trace.analysis.units import duration
 from ral_trace.analysis.wait_names import HOST_WAITS
 from ral_trace.analysis.wait_reasons import REASONS, reasons
@@ -56,7 +58,7 @@ _NAMES = ", ".join(f"'{reason.name}'" for reason in REASONS)
 WAITED = f"""
     {LINE_OF_CALL},
     waited AS (
-        SELECT d.position, d.shown AS device, e.id, e.name, e.ts_ns, e.step,
+        SELECT d.position, d.shown AS device, e.id, e.name, e.ts_ns, e.process, e.step,
                list_extract([{_NAMES}], w.reason::INTEGER + 1) AS reason, coalesce(s.line, p.line) AS line,
                CASE WHEN o.id IS NOT NULL THEN o.kind::VARCHAR WHEN c.id IS NOT NULL THEN 'its own copy'
                     WHEN w.id IS NOT NULL AND w.device >= 0 THEN 'nothing' END AS waited_kind,
@@ -86,25 +88,25 @@ def waited_rows(trace: Trace) -> Iterator[str]:
 GROUP = "position, device, reason, name, line, waited_kind"
 
 
-def syncs(trace: Trace, *, device: str | None = None, in_steps: bool = False, limit: int | None = 200) -> Rows:
+def syncs(trace: Trace, *, device: str | None = None, steady: bool = False, limit: int | None = 200) -> Rows:
     """A row for each name, line and kind of what was waited for; those that left a device idle longest come first.
 
-    `in_steps` leaves out what no step encloses.
+    `steady`: of steady steps only, if there are steps.
     """
-    with waited_rows(trace) as waited:
+    with waited_rows(trace) as waited, in_steady(trace, steady, "waited") as condition:
         return trace.rows(
             f"""
             {waited}, one AS (
                 SELECT {GROUP}, waited_for, count(*) AS count, sum(dur_ns)::BIGINT AS total_ns,
                        max(dur_ns) AS max_ns, sum(pending_ns)::BIGINT AS pending_ns, sum(idle_ns)::BIGINT AS idle_ns
-                FROM waited WHERE NOT $3 OR step IS NOT NULL GROUP BY {GROUP}, waited_for)
+                FROM waited WHERE {condition} GROUP BY {GROUP}, waited_for)
             SELECT device, reason, name, line, waited_kind,
                    arg_max(waited_for, (total_ns, waited_for)) AS waited_for, sum(count)::BIGINT AS count,
                    sum(total_ns)::BIGINT AS total_ns, max(max_ns) AS max_ns, sum(pending_ns)::BIGINT AS pending_ns,
                    sum(idle_ns)::BIGINT AS idle_ns
             FROM one GROUP BY {GROUP}
             ORDER BY sum(idle_ns) DESC NULLS LAST, sum(total_ns) DESC NULLS LAST, {GROUP} LIMIT $2""",
-            [device, limit, in_steps],
+            [device, limit],
         )
 
 
@@ -180,6 +182,7 @@ SYNCS = Analysis(
     syncs,
     chapter="waits",
     shown="device reason line idle_ns total_ns count waited_for name pending_ns max_ns waited_kind",
+    chart=Bars("reason", "idle_ns"),
     needs=(SOME_SYNCS,),
     remark=syncs_said,
     notable=_idle,
@@ -205,6 +208,7 @@ LONGEST_SYNCS = Analysis(
     longest_syncs,
     chapter="waits",
     shown="device ts_ns dur_ns reason line waited_for idle_ns pending_ns name waited_kind step",
+    detail=True,
     needs=(SOME_SYNCS,),
     most=5,
     notable=_idle,

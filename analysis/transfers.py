@@ -28,8 +28,8 @@ SIZE_CLASS = f"""CASE WHEN e.bytes IS NULL THEN {len(SIZES) + 1}
 SIZE_NAMES: list[str | None] = [*(name for name, _ in SIZES), LARGEST, None]
 
 HOST_MEMORY = """lower(nullif(CASE
-    WHEN e.args->>'pinned' IS NOT NULL
-        THEN CASE WHEN e.args->>'pinned' IN ('1', 'true') THEN 'pinned' ELSE 'pageable' END
+    WHEN e.args->>'pinned' IN ('1', 'true') THEN 'pinned'
+    WHEN e.args->>'pinned' IS NOT NULL THEN 'pageable'
     WHEN e.category = 'host_to_device'
         THEN coalesce(e.args->>'from_memory', regexp_extract(e.name, '\\((\\w+) -> \\w+\\)', 1))
     WHEN e.category = 'device_to_host'

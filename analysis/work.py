@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ral_trace.analysis.base import INSIDE_FALLBACK, LINE, TIME_NS
 from ral_trace.analysis.callers import NONE, Callers
+from ral_trace.analysis.intervals import numbered
 from ral_trace.analysis.kernel_names import family
 from ral_trace.analysis.stream_order import suspects
 from ral_trace.tracer import _native
@@ -55,11 +56,16 @@ class Work:
     start: Integers
     ns: Integers
     own: Integers
+    caller: Integers
+    """The event that started it: its launch, else what it says called it; NONE: not known. On the host the row."""
     launch: Integers
     """Time of the host's call that launched it; NONE: none known, or another row of that call has it."""
     fallback: Booleans
     suspect: Booleans
     around: tuple[Integers, Integers]
+    stream: Integers
+    """NONE: not known."""
+    kernel: Booleans
     families: bool = False
     """Names are of families of kernels, and `variant` is the kernel."""
 
@@ -140,11 +146,12 @@ def _device_rows(trace: Trace, by: str, own_name: str, table: str) -> Columns:
                    arg_min({TIME_NS}, id) AS ns
             FROM event e WHERE kind = 'launch' AND correlation IS NOT NULL GROUP BY process, correlation),
         work AS (
-            SELECT e.id, e.device, {own_name} AS name, e.ts_ns,
+            SELECT e.id, e.device, coalesce(e.stream, {NONE}) AS stream, {own_name} AS name, e.ts_ns,
                    {TIME_NS} AS ns, e.kind = 'fallback' AS fallback, e.kind, e.process, e.correlation, e.parent
             FROM event e WHERE {kinds} AND e.device IS NOT NULL {outside})
         SELECT e.id, e.device, coalesce(n.code, {NONE}) AS name, e.ts_ns, coalesce(e.ns, {NONE}) AS ns,
-               e.fallback, coalesce(e.name = l.name OR l.id IS NULL AND e.parent IS NULL, false) AS is_op,
+               e.stream, e.kind = 'kernel' AS kernel, e.fallback,
+               coalesce(e.name = l.name OR l.id IS NULL AND e.parent IS NULL, false) AS is_op,
                CASE WHEN e.fallback THEN e.id ELSE coalesce(l.id, e.parent, {NONE}) END AS caller,
                coalesce(l.id, {NONE}) AS launch,
                coalesce(CASE WHEN e.fallback THEN NULL
@@ -160,7 +167,9 @@ def _device_work(trace: Trace, rows: Columns, names: list[str | None]) -> Work:
     number, ns, start = (np.asarray(rows[name]) for name in ("id", "ns", "ts_ns"))
     device = np.asarray(rows["device"]).astype(np.int32)
     launch, launch_ns = np.asarray(rows["launch"]), np.asarray(rows["launch_ns"])
-    _, first = np.unique(launch, return_index=True)
+    calls, call = numbered(launch)
+    first = np.full(len(calls), len(launch), np.int64)
+    np.minimum.at(first, call, np.arange(len(launch)))
     once = np.full(len(launch), NONE, np.int64)
     once[first] = launch_ns[first]
     name = np.asarray(rows["name"], dtype=np.int64)
@@ -172,10 +181,13 @@ def _device_work(trace: Trace, rows: Columns, names: list[str | None]) -> Work:
         start,
         ns,
         _own(device, start, start + np.maximum(ns, 0), ns, np.zeros(len(device), np.int64)),
+        np.asarray(rows["caller"]),
         np.where(launch == NONE, NONE, once),
         np.asarray(rows["fallback"]),
         np.isin(number, suspects(trace)),
         NOTHING_AROUND,
+        np.asarray(rows["stream"], dtype=np.int64),
+        np.asarray(rows["kernel"]),
     )
 
 
@@ -247,8 +259,9 @@ def on_host(trace: Trace, by: str) -> Work:
     own = _own(thread, start, start + np.maximum(ns, 0), ns, np.asarray(rows["process"]))
     nothing = np.zeros(len(name), bool)
     return Work(
-        names, thread.astype(np.int32), name, name, start, ns, own,
+        names, thread.astype(np.int32), name, name, start, ns, own, np.asarray(rows["id"]),
         np.full(len(name), NONE, np.int64), nothing, nothing, NOTHING_AROUND,
+        np.full(len(name), NONE, np.int64), nothing,
     )  # fmt: skip
 
 

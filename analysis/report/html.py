@@ -27,6 +27,8 @@ MOST_ROWS = 300
 MOST_CELLS = 9_000
 """Cells of all tables together, so that the page stays below 6 MB."""
 LEAST_ROWS = 5
+MOST_DEVICES = 16
+"""Devices with a table of their own; `--device` shows the others."""
 MOST_TEXT = 400
 """Characters of one cell."""
 
@@ -128,6 +130,7 @@ def _question(report: Report, section: Section, shares: "_Shares") -> dict[str, 
         "chart": analysis.chart is not None and bool(section.rows),
         "detail": analysis.detail,
         "tables": _tables(report, section, shares) if section.rows and analysis.shown else [],
+        "left_out": max(0, len(section.by_device()) - MOST_DEVICES) if analysis.per_device else 0,
         "shown": bool(analysis.shown) or analysis.chart is not None,
     }
 
@@ -163,9 +166,9 @@ def _tables(report: Report, section: Section, shares: _Shares) -> list[dict[str,
             rows,
             columns,
             {"name": plain(device), "colour": colours.get(device, "")},
-            max(LEAST_ROWS, most // len(groups)),
+            max(LEAST_ROWS, most // min(len(groups), MOST_DEVICES)),
         )
-        for device, rows in groups.items()
+        for device, rows in list(groups.items())[:MOST_DEVICES]
     ]
 
 

@@ -148,6 +148,21 @@ def test_ranks_that_come_last_together_share_what_they_caused(tmp_path: Path):
     ]  # fmt: skip
 
 
+def test_ranks_on_the_host(tmp_path: Path):
+    """What PyTorch's gloo backend annotates; live recordings know no rank."""
+    case = Case()
+    for pid, dur in [(10, 500), (11, 300)]:
+        process = case.process(pid=pid)
+        case.event("annotation", "gloo:all_reduce", 0, dur, process=process)
+    with case.open(tmp_path) as trace:
+        assert [(row["collective"], row["pid"], row["device"], row["wait_ns"]) for row in communication(trace)] == [
+            ("AllReduce", 10, None, 200),
+            ("AllReduce", 11, None, 0),
+        ]
+        said = STRAGGLERS.remark(stragglers(trace))
+    assert said == "The others waited for pid 11 for 200 ns: it was the last to come to 1 of 1 collectives."
+
+
 @needs_shared
 def test_two_ranks_of_ascend(tmp_path: Path):
     """Rank 1 begins the first AllReduce 5.617 ms after rank 0, and both leave it within 6 us."""

@@ -50,7 +50,7 @@ def test_the_parts_add_up(tmp_path: Path):
     one_of_all(case)
     with case.open(tmp_path) as trace:
         (row,) = fallback_tax(trace)
-        assert fallback_tax(trace, in_steps=True) == []
+        assert fallback_tax(trace, steady=True) == [row]  # no steps
         assert fallback_tax(trace, device="ral:7") == []
     # Copies 40 + 40 within and 20 after; the wait of 140 less its copy; idle 500-560 less the copy.
     assert [row[part] for part in PARTS] == [400 - 80 - 100, 100, 100, 40]
@@ -105,6 +105,17 @@ def test_what_is_left_after_the_first(tmp_path: Path):
     assert implement_first(rows) == "Fallbacks cost 200 ns; 80 % of that goes with aten::b on ral:0."
 
 
+def test_only_steady_steps_if_there_are_steps(tmp_path: Path):
+    case = Case()
+    case.device()
+    fell(case, 100, 150, 1)
+    fell(case, 1100, 1130, 2)
+    case.step(0, 1000, 500)
+    with case.open(tmp_path) as trace:
+        assert [row["tax_ns"] for row in fallback_tax(trace)] == [80]
+        assert [row["tax_ns"] for row in fallback_tax(trace, steady=True)] == [30]
+
+
 def test_unknown_and_impossible_durations_are_counted_and_in_no_sum(tmp_path: Path):
     case = Case()
     case.device()
@@ -133,7 +144,7 @@ def test_the_map_has_the_devices_that_serve_the_op(tmp_path: Path):
         assert [row["device"] for row in fallback_heat(trace, device="ral:1")] == ["ral:1"]
     assert found == [
         ("aten::gelu", "ral:0", "cpu", "native: no entry", 3, 150, 75.0, 75.0),
-        ("aten::gelu", "ral:0", "native", None, 1, 7, 25.0, 75.0),
+        ("aten::gelu", "ral:0", "native", None, 1, 7, 25.0, 0.0),
         ("aten::gelu", "ral:1", "native", None, 1, 9, 100.0, 0.0),
     ]
 

@@ -14,7 +14,7 @@ from ral_trace.analysis.utilisation import utilisation
 from ral_trace.tracer.reading import Trace, open_trace
 from tests.analysis.cases import INVALID, T0, Case
 from tests.analysis.kineto_file import KinetoFile
-from tests.shared import CASES, needs_shared
+from tests.shared import CASES, TRACES, needs_shared
 
 US = 1_000
 
@@ -215,3 +215,33 @@ def test_idle_for_input(tmp_path: Path):
         (gap,) = idle_gaps(trace)
     assert (row["idle_ns"], row["host_wait_ns"], row["input_wait_ns"], row["bound"]) == (800, 800, 700, "input")
     assert (gap["host"], gap["host_ns"], gap["reason"]) == ("enumerate(DataLoader)#Iter.__next__", 700, "host")
+
+
+@needs_shared
+def test_the_numbers_of_holistic_trace_analysis():
+    """HTA 0.5.0 on files of whole microseconds (it cuts finer times to those): all in microseconds."""
+    with open_trace(TRACES / "kineto_2080ti_resnet.json.gz") as trace:
+        (row,) = utilisation(trace)
+        idle = {row["stream"]: row for row in stream_idle(trace)}
+        longest = {row["stream"]: (row["count"], row["max_length"]) for row in queues(trace)}
+    assert [row[name] // US for name in BREAKDOWN] == [9_789_089, 4_103_141, 630_681, 14_522_911]
+    assert [idle[7][name] // US for name in WAITS] == [9_777_580, 11_515, 0]
+    assert longest == {7: (20_222 // 2, 315), 20: (1, 1), 36: (1, 1)}
+    with open_trace(TRACES / "kineto_128rank_sampled_rank0.json.gz") as trace:
+        (row,) = utilisation(trace)
+        idle = {row["stream"]: row for row in stream_idle(trace)}
+        longest = {row["stream"]: row["max_length"] for row in queues(trace)}
+    assert [row[name] // US for name in BREAKDOWN] == [675_191, 210_320, 337_336, 1_222_847]
+    assert round(row["communication_hidden_percent"], 2) == 14.95
+    assert {stream: [found[name] // US for name in WAITS] for stream, found in idle.items()} == {
+        23: [1_214_793, 160, 34],
+        84: [794_901, 6, 3_142],
+        25: [560_120, 35, 100_413],
+        7: [397_917, 3_765, 598_335],
+        203: [558_073, 0, 0],
+    }
+    assert longest == {7: 80, 23: 4, 25: 8, 84: 2, 203: 1}
+
+
+BREAKDOWN = ("idle_ns", "compute_ns", "non_compute_ns", "total_ns")
+WAITS = ("host_wait_ns", "kernel_wait_ns", "other_wait_ns")

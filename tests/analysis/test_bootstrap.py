@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ral_trace.analysis.steady import means, medians, warm_up
+from ral_trace.analysis.bootstrap import means, medians, warm_up
 
 
 def whole(*values: int) -> np.ndarray:
