@@ -1,6 +1,6 @@
 """HolisticTraceAnalysis' side of bench_hta: run by a Python that has HTA. Prints its numbers, or its times, as JSON.
 
-    python hta_side.py numbers FILE | python hta_side.py times FILE
+python hta_side.py numbers FILE | python hta_side.py times FILE
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 logging.disable(logging.CRITICAL)
 
-KERNEL_WAIT_NS = 30
-"""HTA's argument is documented as ns, and compared with times in us."""
+KERNEL_WAIT_US = 30
+"""HTA documents its argument as ns, and compares it with times in us."""
 
 
 def loaded(path: str) -> Any:
@@ -40,7 +40,7 @@ def overlap(found: Any) -> dict[str, float]:
 
 def idle(found: Any) -> dict[str, float]:
     """get_idle_time_breakdown, the sum over all streams, in us."""
-    rows, _ = found.get_idle_time_breakdown(ranks=[0], consecutive_kernel_delay=KERNEL_WAIT_NS, visualize=False)
+    rows, _ = found.get_idle_time_breakdown(ranks=[0], consecutive_kernel_delay=KERNEL_WAIT_US, visualize=False)
     by_reason = rows.groupby("idle_category")["idle_time"].sum()
     return {name: float(by_reason.get(name, 0.0)) for name in ("host_wait", "kernel_wait", "other")}
 
