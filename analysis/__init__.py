@@ -8,6 +8,7 @@ from ral_trace.analysis.advice import ADVICE
 from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.bound import STEP_BOUNDS
 from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
+from ral_trace.analysis.critical_path import CRITICAL_PATH, CRITICAL_PATH_PIECES
 from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
 from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
@@ -27,6 +28,7 @@ from ral_trace.analysis.timeline import TIMELINE
 from ral_trace.analysis.transfers import TRANSFERS
 from ral_trace.analysis.trust import LEDGER, QUALITY, SOURCES
 from ral_trace.analysis.utilisation import UTILISATION
+from ral_trace.analysis.what_if import WHAT_IF
 
 __all__ = ["ANALYSES", "Analysis", "Column", "Rows", "analysis"]
 
@@ -37,8 +39,11 @@ ANALYSES: list[Analysis] = [
     SOURCES,
     SUMMARY,
     DEVICES,
+    WHAT_IF,
     ADVICE,
     TIMELINE,
+    CRITICAL_PATH,
+    CRITICAL_PATH_PIECES,
     FUSION,
     HOTSPOTS,
     KERNELS,

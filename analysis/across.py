@@ -138,7 +138,7 @@ def _on_host_alone(trace: Trace, work: Work, calls: Callers) -> dict[str, npt.ND
     if not len(some):
         return None
     inside = Callers(trace, "CASE WHEN e.kind IN ('launch', 'fallback') THEN e.id END").nearest(host.caller[some])
-    alone = (inside == NONE) & ~np.isin(host.caller[some], calls.all_around(work.caller))
+    alone = (inside == NONE) & ~calls.around_any(host.caller[some], work.caller)
     some = some[alone]
     return _columns(host, some, np.full(len(some), PLACE_OF_HOST, np.int64), name[some], calls)
 

@@ -1,17 +1,49 @@
 """What to do first: what other questions found, ranked by what can be gained, each with its evidence."""
 
-from ral_trace.analysis.advice_rules import LEAST_PERCENT, LEAST_TIMES, RULES, Finding, Findings
+from collections.abc import Callable, Iterator
+
+from ral_trace.analysis.advice_feeding import (
+    balance_ranks,
+    copy_less,
+    fuse_kernels,
+    launch_less,
+    pin_memory,
+    prepare_input,
+)
+from ral_trace.analysis.advice_rules import (
+    LEAST_PERCENT,
+    LEAST_TIMES,
+    Finding,
+    Findings,
+    change_layout,
+    implement_ops,
+    remove_waits,
+    stop_leaks,
+)
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_HOST_ROWS, WANTED, Analysis, Column, Row, Rows
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
+
+RULES: list[Callable[[Findings], Iterator[Finding]]] = [
+    implement_ops,
+    remove_waits,
+    change_layout,
+    prepare_input,
+    launch_less,
+    fuse_kernels,
+    copy_less,
+    pin_memory,
+    balance_ranks,
+    stop_leaks,
+]
 
 
 def advice(trace: Trace, *, device: str | None = None, limit: int | None = 20) -> Rows:
     """A row for each thing worth doing, the largest gain first; what has none in time comes last."""
     known = Findings(trace)
     found = [finding for rule in RULES for finding in rule(known)]
-    rows = [_row(finding, known) for finding in found if worth_saying(finding, known.base_ns)]
+    rows = [_row(finding, known) for finding in found if worth_saying(finding, known)]
     rows.sort(
         key=lambda row: (-(row["gain_ns"] or 0), row["what"], row["device"] or "", row["line"] or "", row["to_do"])
     )
@@ -21,24 +53,27 @@ def advice(trace: Trace, *, device: str | None = None, limit: int | None = 20) -
     return Rows(rows[:limit])
 
 
-def worth_saying(finding: Finding, base_ns: int) -> bool:
+def worth_saying(finding: Finding, known: Findings) -> bool:
     """Whether it happened often enough, and matters enough. What costs no time (a leak) was tested by its rule."""
     if finding.gain_ns is None:
         return True
-    return finding.count >= LEAST_TIMES and base_ns > 0 and 100 * finding.gain_ns >= LEAST_PERCENT * base_ns
+    least = LEAST_PERCENT * (known.span_ns if finding.whole else known.base_ns)
+    return finding.count >= LEAST_TIMES and finding.gain_ns > 0 and 100 * finding.gain_ns >= least
 
 
 def _row(finding: Finding, known: Findings) -> Row:
     """Nobody gains more than all the time there is."""
-    gain_ns = None if finding.gain_ns is None else min(finding.gain_ns, known.base_ns)
+    base_ns = known.span_ns if finding.whole else known.base_ns
+    gain_ns = None if finding.gain_ns is None else min(finding.gain_ns, base_ns)
+    steps = 0 if finding.whole else known.steps
     return {
         "what": finding.what,
         "device": finding.device,
         "line": finding.line,
         "to_do": finding.to_do,
         "gain_ns": gain_ns,
-        "gain_percent": None if gain_ns is None else 100.0 * gain_ns / known.base_ns,
-        "gain_per_step_ns": None if gain_ns is None or not known.steps else gain_ns // known.steps,
+        "gain_percent": None if gain_ns is None else 100.0 * gain_ns / base_ns,
+        "gain_per_step_ns": None if gain_ns is None or not steps else gain_ns // steps,
         "count": finding.count,
         "evidence": finding.evidence,
         "found_by": " ".join(finding.found_by),
@@ -66,8 +101,18 @@ ADVICE = Analysis(
         Column("line", "text", "the program's line; none: it is of no single line, or no stack was recorded"),
         Column("to_do", "text", "what to do", "do this"),
         Column("gain_ns", "ns", "what that saves at most; none: it is not about time", "gains at most"),
-        Column("gain_percent", "percent", "of the time of these steps, else of the spans of all processes", "of time"),
-        Column("gain_per_step_ns", "ns", "gain_ns a step, rounded down; none: no steps", "per step"),
+        Column(
+            "gain_percent",
+            "percent",
+            "of the time of the steps after the warm-up; if gain_per_step_ns is unknown, of the spans of all processes",
+            "of time",
+        ),
+        Column(
+            "gain_per_step_ns",
+            "ns",
+            "gain_ns a step, rounded down; none: no steps, or it is of the whole trace",
+            "per step",
+        ),
         Column("count", "count", "how often it was seen", "seen"),
         Column("evidence", "text", "the numbers behind it"),
         Column("found_by", "text", "the questions whose numbers these are"),

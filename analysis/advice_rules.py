@@ -1,6 +1,6 @@
 """The rules of `advice`: each looks at the rows of other questions for one sort of thing worth doing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -15,6 +15,9 @@ from ral_trace.analysis.syncs import syncs
 from ral_trace.analysis.units import duration, human
 from ral_trace.analysis.wait_reasons import REASONS
 from ral_trace.tracer.reading import Trace
+
+REMEDIES = {reason.name: reason.remedy for reason in REASONS[1:]}
+"""What to do about a wait, by its reason. Those of fallbacks go with the fallback."""
 
 LEAST_PERCENT, LEAST_TIMES = 1.0, 3
 """What gains less, or was seen less often, is not worth saying, or chance."""
@@ -33,6 +36,8 @@ class Finding:
     count: int
     device: str | None = None
     line: str | None = None
+    whole: bool = False
+    """Of the whole trace, not only of its steady steps."""
 
 
 class Findings:
@@ -45,9 +50,11 @@ class Findings:
         self.trace = trace
         steady = steady_steps(trace)
         self.steps = len(steady)
-        self.base_ns: int = steady.total_ns if steady else self._spans_ns()
+        self.base_ns: int = steady.total_ns if steady else self.span_ns
 
-    def _spans_ns(self) -> int:
+    @cached_property
+    def span_ns(self) -> int:
+        """From the first event to the last, over all processes."""
         [(total,)] = self.trace.sql(f"""
             SELECT coalesce(sum(ns), 0)::BIGINT FROM (
                 SELECT max(e.ts_ns + coalesce(e.dur_ns, 0)) - min(e.ts_ns) AS ns
@@ -59,6 +66,16 @@ class Findings:
         """All rows of `syncs`."""
         return syncs(self.trace, steady=True, limit=None)
 
+    @cached_property
+    def tax(self) -> Rows:
+        """All rows of `fallback_tax`."""
+        return fallback_tax(self.trace, steady=True)
+
+    def held_ns(self, device: str) -> int:
+        """How long waits and fallbacks left a device without work."""
+        waits = sum(row["idle_ns"] or 0 for row in self.syncs if row["device"] == device and row["reason"] in REMEDIES)
+        return waits + sum(row["gain_ns"] or 0 for row in self.tax if row["device"] == device)
+
     def times(self, count: int) -> str:
         """How often that is, in words."""
         if self.steps and count >= self.steps:
@@ -68,9 +85,9 @@ class Findings:
 
 def implement_ops(known: Findings) -> Iterator[Finding]:
     """Ops that fall back."""
-    rows = fallback_tax(known.trace, steady=True)
-    reasons = {(row["name"], row["device"]): row["reason"] for row in fallback_heat(known.trace) if row["reason"]}
-    for row in rows:
+    cells = fallback_heat(known.trace) if known.tax else Rows()
+    reasons = {(row["name"], row["device"]): row["reason"] for row in cells if row["reason"]}
+    for row in known.tax:
         if not row["gain_ns"]:
             continue
         why = reasons.get((row["name"], row["device"]))
@@ -89,13 +106,12 @@ def implement_ops(known: Findings) -> Iterator[Finding]:
 
 
 def remove_waits(known: Findings) -> Iterator[Finding]:
-    """Waits that leave a device without work. Those of fallbacks go with the fallback."""
-    remedies = {reason.name: reason.remedy for reason in REASONS[1:]}
+    """Waits that leave a device without work."""
 
     def place(row: Row) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in ("device", "reason", "line", "name"))
 
-    some = sorted((row for row in known.syncs if row["reason"] in remedies and row["idle_ns"]), key=place)
+    some = sorted((row for row in known.syncs if row["reason"] in REMEDIES and row["idle_ns"]), key=place)
     for _, group in groupby(some, key=place):
         rows = list(group)
         row = max(rows, key=lambda row: int(row["total_ns"]))
@@ -103,7 +119,7 @@ def remove_waits(known: Findings) -> Iterator[Finding]:
         waited = f", mostly for {row['waited_for']}" if row["waited_kind"] in ("kernel", "transfer") else ""
         yield Finding(
             "remove wait",
-            f"{row['reason']}: {remedies[row['reason']]}",
+            f"{row['reason']}: {REMEDIES[row['reason']]}",
             f"{row['name']} waited {known.times(count)} for {duration(total_ns)}{waited}; "
             f"{row['device']} had nothing else to do for {duration(idle_ns)} because of it",
             ("syncs",),
@@ -157,6 +173,3 @@ def stop_leaks(known: Findings) -> Iterator[Finding]:
                 row["device"],
                 row.get("line"),
             )
-
-
-RULES: list[Callable[[Findings], Iterator[Finding]]] = [implement_ops, remove_waits, change_layout, stop_leaks]

@@ -1,4 +1,4 @@
-"""What two series of steps say of each other: which steps count, and how sure a difference is.
+"""What two series of steps say of each other: how sure a difference is.
 
 Steps that follow each other are alike (caches, a neighbour on the machine), so that whole stretches of them are drawn
 again, not single ones: the circular block bootstrap (Politis and Romano, 1992).
@@ -20,8 +20,6 @@ DRAWS = 4_000
 CONFIDENCE = 0.95
 SEED = 20_240_229
 """Fixed: the same two traces give the same answer."""
-WARM = 1.5
-"""A step at the begin that takes so many times the later ones' median is of the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,6 @@ class Difference:
     def percent(self, value: float) -> float | None:
         """`value` as a share of the first series; None where that is 0."""
         return 100 * value / self.base if self.base else None
-
-
-def warm_up(dur_ns: Integers) -> int:
-    """How many steps at the begin do not count: the first one, and those after it that take over WARM times the median
-    of the second half.
-    """
-    if not len(dur_ns):
-        return 0
-    usual = float(np.median(dur_ns[len(dur_ns) // 2 :]))
-    slow = dur_ns > WARM * usual
-    return max(1, int(np.argmin(slow)) if not slow.all() else len(dur_ns))
 
 
 def medians(base: Integers, new: Integers) -> Difference:

@@ -52,9 +52,10 @@ class IdleCauses:
         gaps = find_gaps(work)
         idle = gaps.where(gaps.end > gaps.start)
         host = gaps.where(gaps.host_wait)
-        waits = Union(idle.start[:0], idle.end[:0]) if waits is None else waits
         self._known = bool(work.launched.any())
-        self._parts = [idle, host, host.minus(waits), idle.common(waits)]
+        self._parts = [idle, host, host, Union(idle.start[:0], idle.end[:0])]
+        if waits is not None:
+            self._parts[2:] = [host.minus(waits), idle.common(waits)]
 
     def within(self, start: Integers, end: Integers) -> list[Idle]:
         """Of each window."""

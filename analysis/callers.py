@@ -68,8 +68,8 @@ class Callers:
             at[going] = outer[at[going]]
             going = going[at[going] != NONE]
 
-    def all_around(self, ids: Integers) -> Integers:
-        """The labels of all rows that are, or lie around, any of the rows `ids`, in no order."""
+    def around_any(self, rows: Integers, ids: Integers) -> npt.NDArray[np.bool_]:
+        """Whether each of the labelled `rows` is, or lies around, any of the rows `ids`."""
         seen = np.zeros(len(self._id), bool)
         at = self._nearest(self._positions(ids))
         outer = self._without_circles()
@@ -79,7 +79,8 @@ class Callers:
             at = outer[at]
             at = at[at != NONE]
             at = at[~seen[at]]
-        return self._label[seen]
+        where = self._positions(rows)
+        return np.asarray((where != NONE) & seen[where]) if len(seen) else np.zeros(len(rows), bool)
 
     def _without_circles(self) -> Integers:
         """For each labelled row the next one around it. Rows that lie in each other have none."""

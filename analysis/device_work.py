@@ -24,21 +24,21 @@ NO_STEP = -(2**63)
 KERNEL_WAIT_NS = 30_000
 """Shorter gaps between kernels are what launching costs: HolisticTraceAnalysis' consecutive_kernel_delay."""
 
-LOADED = f"""
+WORK = f"""
     WITH class_of AS MATERIALIZED (
         SELECT e.kind, e.name, list_position({list(CLASSES)}, {KERNEL_CLASS}) - 1 AS class
-        FROM (SELECT DISTINCT kind, name FROM event WHERE kind IN ('kernel', 'transfer')) e),
-    launch AS (
-        SELECT e.process, e.correlation, min(e.ts_ns) AS start, min(e.ts_ns + {TIME_NS}) AS stop FROM event e
-        WHERE e.kind = 'launch' AND e.correlation IS NOT NULL AND {VALID} GROUP BY e.process, e.correlation)
+        FROM (SELECT DISTINCT kind, name FROM event WHERE kind IN ('kernel', 'transfer')) e)
     SELECT e.device::BIGINT AS device, coalesce(e.stream, {NO_STREAM})::BIGINT AS stream, e.id, e.ts_ns AS start,
            e.ts_ns + e.dur_ns AS stop, e.kind = 'kernel' AS kernel, c.class::BIGINT AS class,
            coalesce(e.step, {NO_STEP}) AS step,
-           coalesce(l.start, {NEVER}) AS launch_start, coalesce(l.stop, l.start, {NEVER}) AS launch_stop
+           CASE WHEN e.correlation IS NULL THEN -1 ELSE e.process END::BIGINT AS process,
+           coalesce(e.correlation, 0) AS correlation
     FROM event e JOIN class_of c ON c.kind = e.kind AND c.name IS NOT DISTINCT FROM e.name
-    LEFT JOIN launch l ON l.process = e.process AND l.correlation = e.correlation
-    WHERE e.kind IN ('kernel', 'transfer') AND e.device IS NOT NULL AND {TIME_NS} IS NOT NULL
-    ORDER BY e.device, start, launch_start, stop, e.id"""
+    WHERE e.kind IN ('kernel', 'transfer') AND e.device IS NOT NULL AND {TIME_NS} IS NOT NULL"""
+
+LAUNCHES = f"""
+    SELECT e.process::BIGINT AS process, e.correlation, e.ts_ns AS start, e.ts_ns + coalesce({TIME_NS}, 0) AS stop
+    FROM event e WHERE e.kind = 'launch' AND e.correlation IS NOT NULL AND e.process IS NOT NULL AND {VALID}"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,13 @@ class DeviceWork:
 
     def of_class(self, name: str) -> Union:
         """When any of that class ran."""
-        return self[self.class_ == CLASSES.index(name)].busy
+        rows = self.class_ == CLASSES.index(name)
+        return Union.of(self.start[rows], self.stop[rows])
+
+    @property
+    def kernels(self) -> Union:
+        """When any kernel ran."""
+        return Union.of(self.start[self.kernel], self.stop[self.kernel])
 
     def by_device(self) -> "dict[int, DeviceWork]":
         """The rows of each device."""
@@ -91,6 +97,9 @@ class DeviceWork:
 
     def by_stream(self) -> "Iterator[tuple[int, DeviceWork]]":
         """The rows of each stream of one device."""
+        if len(self) and (self.stream == self.stream[0]).all():
+            yield int(self.stream[0]), self
+            return
         ordered = np.argsort(self.stream, kind="stable")
         for stream, rows in groups(self.stream[ordered]):
             yield stream, self[ordered[rows]]
@@ -99,8 +108,37 @@ class DeviceWork:
 @once
 def device_work(trace: Trace) -> DeviceWork:
     """All kernels and copies of a trace whose times are known."""
-    columns = trace.sql(LOADED).fetchnumpy()
-    return DeviceWork(*(np.asarray(columns[field.name.rstrip("_")]) for field in fields(DeviceWork)))
+    rows = _columns(trace, WORK)
+    rows |= _launches(rows, _columns(trace, LAUNCHES))
+    order = np.lexsort([rows[name] for name in ("id", "stop", "launch_start", "start", "device")])
+    return DeviceWork(*(rows[field.name.rstrip("_")][order] for field in fields(DeviceWork)))
+
+
+def _columns(trace: Trace, query: str) -> dict[str, Integers]:
+    return {name: np.asarray(values) for name, values in trace.sql(query).fetchnumpy().items()}
+
+
+def _launches(work: dict[str, Integers], launches: dict[str, Integers]) -> dict[str, Integers]:
+    """When the launch of each row began and ended; NEVER: it is not known. Of several the first one counts.
+
+    A correlation is one within its process only.
+    """
+    order = np.lexsort([launches[name] for name in ("stop", "start", "correlation", "process")])
+    launches = {name: values[order] for name, values in launches.items()}
+    of_process = dict(groups(launches["process"]))
+    begun, ended = np.full((2, len(work["id"])), NEVER)
+    by_process = np.argsort(work["process"], kind="stable")
+    for process, at in groups(work["process"][by_process]):
+        if process not in of_process:
+            continue
+        rows, own = by_process[at], of_process[process]
+        wanted, known = work["correlation"][rows], launches["correlation"][own]
+        place = np.searchsorted(known, wanted)
+        place[place == len(known)] = 0
+        found = known[place] == wanted
+        begun[rows[found]] = launches["start"][own][place[found]]
+        ended[rows[found]] = launches["stop"][own][place[found]]
+    return {"launch_start": begun, "launch_stop": ended}
 
 
 @dataclass(frozen=True)
@@ -153,8 +191,9 @@ def exact_sum(values: Integers) -> int:
 
 
 def percentile(values: Integers, share: float) -> int:
-    """The smallest of sorted `values` that at least `share` of them do not exceed: one that occurred."""
-    return int(values[max(int(np.ceil(share * len(values))) - 1, 0)])
+    """The smallest of `values` that at least `share` of them do not exceed: one that occurred."""
+    place = max(int(np.ceil(share * len(values))) - 1, 0)
+    return int(np.partition(values, place)[place])
 
 
 @dataclass(frozen=True)

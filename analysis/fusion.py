@@ -12,6 +12,7 @@ from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_KERNELS, SOME_LAU
 from ral_trace.analysis.callers import NONE, Integers
 from ral_trace.analysis.intervals import numbered
 from ral_trace.analysis.origins import lines_of
+from ral_trace.analysis.remember import answered
 from ral_trace.analysis.work import Booleans, Work, on_devices
 from ral_trace.tracer.reading import Trace
 
@@ -59,6 +60,7 @@ class _Kernels:
     """What launching a kernel of the device costs the host: the median; 0: not known."""
 
 
+@answered
 def fusion(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:
     """A row for each device and sequence of ops, the largest gain first."""
     work = on_devices(trace, "op")

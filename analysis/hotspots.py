@@ -35,8 +35,9 @@ COLUMNS = (
     Column("p99_ns", "ns", "99th percentile: a duration that occurred", "p99"),
     Column("max_ns", "ns", "longest duration"),
     Column("percent", "percent", "total_ns of the device's busy time; on the host self_ns of that of all ops", "share"),
-    Column("launch_ns", "ns", "time of the host's calls that launched it, without what ran in them; a call that "
-           "launched several kernels counts once, for the first; none: not known", "launching"),
+    Column("launch_ns", "ns", "time of the host's calls that launched it, without what ran in them, but with what "
+           "they waited for; a call that launched several kernels counts once, for the first; none: not known",
+           "launching"),
     Column("fallbacks", "count", "how many of `count` were served by PyTorch's CPU kernel"),
     Column("suspects", "count", "how many of `count` have a duration that cannot be: see stream_order", "suspect"),
     Column("variants", "count", "kernels that differ in their template arguments only"),

@@ -36,7 +36,8 @@ def stream_idle(trace: Trace, *, device: str | None = None, kernel_wait_ns: int 
 
 def _stream_row(work: DeviceWork, kernel_wait_ns: int, number: int | None, pipeline: str | None) -> Row:
     gaps = find_gaps(work, kernel_wait_ns)
-    total_ns, busy_ns = int(work.stop.max() - work.start.min()), work.busy.total_ns
+    total_ns = int(work.stop.max() - work.start.min())
+    busy_ns = total_ns - int(gaps.duration_ns.sum())
     return {
         "stream": number,
         "pipeline": pipeline,

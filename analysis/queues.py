@@ -39,20 +39,21 @@ def _row(work: DeviceWork, number: int | None, pipeline: str | None) -> Row:
     if not len(queued):
         return row | dict.fromkeys(MEASURES)
     over_ns = int(queued.start.max() - queued.launch_start.min())
-    delay = np.sort(np.maximum(queued.start - queued.launch_stop, 0))
+    delay = np.maximum(queued.start - queued.launch_stop, 0)
     return row | {
         "mean_length": exact_sum(queued.start - queued.launch_start) / over_ns if over_ns else 0.0,
         "max_length": int(_length(queued)[1].max()),
         "mean_delay_ns": round(exact_sum(delay) / len(delay)),
         "median_delay_ns": percentile(delay, 0.5),
         "p99_delay_ns": percentile(delay, 0.99),
-        "max_delay_ns": int(delay[-1]),
+        "max_delay_ns": int(delay.max()),
     }
 
 
 def _queued(work: DeviceWork) -> DeviceWork:
     """What was launched before it began. The rest has clocks that disagree, or no launch at all."""
-    return work[work.launched & (work.start >= work.launch_start)]
+    known = work.launched & (work.start >= work.launch_start)
+    return work if known.all() else work[known]
 
 
 def _length(queued: DeviceWork) -> tuple[Integers, Integers]:

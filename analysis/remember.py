@@ -4,15 +4,16 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.tracer.reading import Trace
+from ral_trace.tracer.reading import Rows, Trace
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def once(work: Callable[[Trace], T]) -> Callable[[Trace], T]:
@@ -24,6 +25,21 @@ def once(work: Callable[[Trace], T]) -> Callable[[Trace], T]:
         if trace not in known:
             known[trace] = work(trace)
         return known[trace]
+
+    return remembered
+
+
+def answered(question: Callable[Concatenate[Trace, P], Rows]) -> Callable[Concatenate[Trace, P], Rows]:
+    """Remembers the rows of a question that others ask, too, for each set of options."""
+    known: WeakKeyDictionary[Trace, dict[Any, Rows]] = WeakKeyDictionary()
+
+    @wraps(question)
+    def remembered(trace: Trace, /, *args: P.args, **options: P.kwargs) -> Rows:
+        answers = known.setdefault(trace, {})
+        asked = (args, frozenset(options.items()))
+        if asked not in answers:
+            answers[asked] = question(trace, *args, **options)
+        return Rows(dict(row) for row in answers[asked])
 
     return remembered
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_TRANSFERS, TIME_NS, WANTED, Analysis, Column, Rows
 from ral_trace.analysis.origins import origins
+from ral_trace.analysis.remember import answered
 from ral_trace.analysis.work import Columns
 from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
@@ -45,6 +46,7 @@ class _Run:
     end: int
 
 
+@answered
 def small_copies(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:
     """A row for each stream, direction and place in the program, those that could save the most first.
 

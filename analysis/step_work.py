@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ral_trace.analysis.base import NAMED_DEVICE, TIME_NS, VALID
-from ral_trace.analysis.bootstrap import MOST, Integers, warm_up
+from ral_trace.analysis.bootstrap import MOST, Integers
+from ral_trace.analysis.pace import pace
 from ral_trace.analysis.steps import steps
 from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
@@ -82,7 +83,9 @@ def steady_steps(trace: Trace) -> Steps:
             longest[row["step"]] = max(longest.get(row["step"], 0), row["dur_ns"])
     numbers = np.array(sorted(longest), dtype=np.int64)
     dur_ns = np.array([longest[number] for number in numbers.tolist()], dtype=np.int64)
-    begin = max(warm_up(dur_ns), len(numbers) - MOST)
+    found = pace(dur_ns.tolist())
+    # The first step is like no other, even where it is no slower.
+    begin = max(1 if found is None else found.warm_up, min(1, len(numbers)), len(numbers) - MOST)
     return Steps(numbers[begin:], dur_ns[begin:], begin)
 
 

@@ -11,7 +11,7 @@ from ral_trace.analysis.bound import annotated, input_waits
 from ral_trace.analysis.device_work import device_work, named_devices, percentile
 from ral_trace.analysis.intervals import Union
 from ral_trace.analysis.pace import DEVIATIONS, FEWEST, LEAST_EXCESS, SLOW, mark
-from ral_trace.analysis.remember import once
+from ral_trace.analysis.remember import answered, once
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 
@@ -65,6 +65,7 @@ COUNTED = f"""
     ORDER BY c.process, c.step"""
 
 
+@answered
 def steps(trace: Trace) -> Rows:
     """A row a step of each process, in order.
 

@@ -20,12 +20,12 @@ def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
         return f"+{duration(int(value) - zero_ns)}" if value >= zero_ns else f"-{duration(zero_ns - int(value))}"
     if unit == "bytes":
         return _scaled(value, SIZES, "B")
-    if unit == "bandwidth":
-        return f"{_scaled(value, SIZES, 'B')}/s"
     if unit == "percent":
         return percent(float(value))
-    if unit in ("number", "ratio") and isinstance(value, float):
-        return f"{value:,.2f}"
+    if unit == "bandwidth":
+        return f"{_scaled(value, SIZES, 'B')}/s"
+    if unit in ("ratio", "number"):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if unit == "count" else str(value)
 
 

@@ -47,7 +47,7 @@ def _row(work: DeviceWork | None, waits: Union | None) -> Row:
         "communication_hidden_percent": _hidden(communication, compute),
         "copy_ns": copies.total_ns,
         "copy_hidden_percent": _hidden(copies, compute),
-        "kernel_ns": work[work.kernel].busy.total_ns,
+        "kernel_ns": work.kernels.total_ns,
         "sum_ns": exact_sum(work.stop - work.start),
     }
 
@@ -57,7 +57,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 
 def _hidden(these: Union, compute: Union) -> float | None:
-    return _percent(these.common(compute).total_ns, these.total_ns)
+    return _percent(these.common(compute).total_ns, these.total_ns) if len(these.start) else None
 
 
 COLUMNS = (

@@ -51,6 +51,14 @@ def unions(
 ) -> NDArray[np.int64]:
     """How many nanoseconds the rows of each group 0, 1, ... cover together. Rows by start."""
 
+def longest_paths(
+    source: NDArray[np.int32], target: NDArray[np.int32], weight: NDArray[np.int64], value: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The longest path to each node, which begins with `value`, and the edge by which it comes, -1: none.
+
+    Of edges as good the last one counts. Raises ValueError where an edge does not lead to a higher number.
+    """
+
 def start(hooks: str, note: str) -> str | None:
     """Starts the watcher of this process, once, and joins recordings that run.
 

@@ -1,29 +1,12 @@
 """How sure a difference between two series of steps is."""
 
 import numpy as np
-import pytest
 
-from ral_trace.analysis.bootstrap import means, medians, warm_up
+from ral_trace.analysis.bootstrap import means, medians
 
 
 def whole(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
-
-
-@pytest.mark.parametrize(
-    ("dur_ns", "left_out"),
-    [
-        ([], 0),
-        ([5], 1),
-        ([100, 10, 10, 10], 1),
-        ([10, 10, 10, 10], 1),
-        ([900, 300, 40, 10, 10, 10, 10, 10], 3),
-        # A slow step further on is no warm-up.
-        ([100, 10, 10, 90, 10, 10, 10, 10], 1),
-    ],
-)
-def test_the_warm_up_is_the_first_step_and_the_slow_ones_after_it(dur_ns: list[int], left_out: int) -> None:
-    assert warm_up(np.array(dur_ns, dtype=np.int64)) == left_out
 
 
 def test_steps_that_do_not_vary_leave_no_doubt() -> None:

@@ -24,7 +24,12 @@ def test_rows_around_a_row(tmp_path: Path):
         assert callers.nearest(ids(launch, inner, alone, 999)).tolist() == [inner, inner, NONE, NONE]
         around = [(index.tolist(), label.tolist()) for index, label in callers.around(ids(launch, alone, outer))]
         assert around == [([0, 2], [inner, outer]), ([0], [outer])]
-        assert sorted(callers.all_around(ids(launch, alone)).tolist()) == sorted([outer, inner])
+        assert callers.around_any(ids(outer, inner, launch, 999), ids(launch, alone)).tolist() == [
+            True,
+            True,
+            False,
+            False,
+        ]
 
 
 def test_rows_that_lie_in_each_other_end(tmp_path: Path):
@@ -39,7 +44,7 @@ def test_rows_that_lie_in_each_other_end(tmp_path: Path):
         callers = Callers(trace, OPS)
         assert callers.nearest(ids(2, 3, 4)).tolist() == [2, NONE, NONE]
         assert [label.tolist() for _, label in callers.around(ids(2, 3))] == [[2]]
-        assert callers.all_around(ids(0, 1, 2, 3)).size == 3
+        assert callers.around_any(ids(0, 1, 2, 3), ids(0, 1, 2, 3)).tolist() == [True, True, True, False]
 
 
 def test_a_trace_without_host_rows(tmp_path: Path):
@@ -50,4 +55,4 @@ def test_a_trace_without_host_rows(tmp_path: Path):
         callers = Callers(trace, OPS)
         assert callers.nearest(ids(0, 5)).tolist() == [NONE, NONE]
         assert list(callers.around(ids(0))) == []
-        assert callers.all_around(ids(0)).tolist() == []
+        assert callers.around_any(ids(0), ids(0)).tolist() == [False]

@@ -7,6 +7,7 @@
 
 #include "arrow_stream.h"
 #include "integers.h"
+#include "longest_path.h"
 #include "nesting.h"
 #include "own_time.h"
 #include "plain_pickle.h"
@@ -65,6 +66,28 @@ Column<std::int64_t> union_columns(const Column<std::int32_t>& group, const Colu
   unions(first, start_ns.data(), end_ns.data(), static_cast<std::size_t>(rows), static_cast<std::size_t>(groups),
          last.mutable_data(), covered.mutable_data());
   return covered;
+}
+
+py::tuple longest_path_columns(const Column<std::int32_t>& from, const Column<std::int32_t>& to,
+                               const Column<std::int64_t>& weight, const Column<std::int64_t>& value) {
+  if (to.size() != from.size() || weight.size() != from.size()) {
+    throw py::value_error("longest_paths: the columns of the edges must have the same length");
+  }
+  Column<std::int64_t> found(value.size());
+  std::copy_n(value.data(), value.size(), found.mutable_data());
+  Column<std::int64_t> via(value.size());
+  const Edges edges{from.data(), to.data(), weight.data(), static_cast<std::size_t>(from.size())};
+  std::int64_t* const found_data = found.mutable_data();
+  std::int64_t* const via_data = via.mutable_data();
+  bool upwards = false;
+  {
+    const py::gil_scoped_release others;
+    upwards = longest_paths(static_cast<std::size_t>(value.size()), edges, found_data, via_data);
+  }
+  if (!upwards) {
+    throw py::value_error("longest_paths: an edge must lead from a node to one with a higher number");
+  }
+  return py::make_tuple(found, via);
 }
 
 // What a collector drains into; DuckDB takes it through __arrow_c_stream__, which it asks for more than once (for the
@@ -305,6 +328,8 @@ PYBIND11_MODULE(_native, module) {
   module.def("own_times", &own_time_columns, py::arg("thread"), py::arg("start_ns"), py::arg("end_ns"),
              py::arg("tolerance_ns") = 0);
   module.def("unions", &union_columns, py::arg("group"), py::arg("start_ns"), py::arg("end_ns"), py::arg("groups"));
+  module.def("longest_paths", &longest_path_columns, py::arg("source"), py::arg("target"), py::arg("weight"),
+             py::arg("value"));
   bind_writer(module);
   bind_program(module);
   bind_reader(module);
