@@ -49,8 +49,9 @@ demo: $(STAMPS)/package  ## train a small model on two devices, record it, and r
 dashboard: $(STAMPS)/package  ## open the demo's trace in the dashboard
 	$(BIN)/ral-trace dashboard $(DEMO)/demo.duckdb
 
+# A file's tests run in one process, those of several files side by side; PYTEST_ARGS='-n 0' runs them one by one.
 test: $(STAMPS)/tests  ## run every test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(STAMPS)/tests  ## run the benchmarks; they print ratios
 	$(BIN)/python -m tests.benchmarks

@@ -166,7 +166,7 @@ def stop_leaks(known: Findings) -> Iterator[Finding]:
                 "stop leak",
                 f"find what keeps {source} on {row['device']}: detach() what is kept across steps, or drop it",
                 f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} {row['counted_in']}s, by "
-                f"{human(row['bytes_per_step'], 'bytes')} each; confidence: {row['confidence']}",
+                f"{human(row['bytes_per_step'], 'bytes')} a {row['counted_in']}; confidence: {row['confidence']}",
                 ("leaks",),
                 None,
                 row["steps_grown"],

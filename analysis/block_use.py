@@ -34,16 +34,49 @@ held AS (
 """CTEs: the blocks that lived at their device's peak. Wants `find_peaks`."""
 
 
+def find_curve(trace: Trace) -> None:
+    """Makes the temporary table `device_curve`: the view memory_curve, but for what has no time."""
+    if not _is_made(trace, "device_curve"):
+        trace.connection.execute(
+            "CREATE TEMP TABLE device_curve AS SELECT device, ts_ns, allocated_bytes FROM memory_curve "
+            "WHERE ts_ns IS NOT NULL"
+        )
+
+
 def find_peaks(trace: Trace) -> None:
     """Makes the temporary table `device_peak`: the first moment of each device's highest memory (device, bytes, at_ns),
     and what it held at the end (end_bytes).
     """
+    find_curve(trace)
     if not _is_made(trace, "device_peak"):
         trace.connection.execute("""
             CREATE TEMP TABLE device_peak AS
             SELECT device, max(allocated_bytes) AS bytes, arg_max(ts_ns, (allocated_bytes, -ts_ns::HUGEINT)) AS at_ns,
                    arg_max(allocated_bytes, ts_ns) AS end_bytes
-            FROM memory_curve WHERE ts_ns IS NOT NULL GROUP BY device""")
+            FROM device_curve GROUP BY device""")
+
+
+def find_levels(trace: Trace) -> None:
+    """Makes the temporary table `category_level` (device, category, ts_ns, bytes): what the blocks of a category take
+    after each of their changes.
+    """
+    find_uses(trace)
+    if not _is_made(trace, "category_level"):
+        trace.connection.execute(f"""
+            CREATE TEMP TABLE category_level AS
+            WITH {LIFE},
+            block AS (
+                SELECT a.device, u.category, a.begin_ns, a.free_ns, a.size_bytes
+                FROM life a JOIN block_use u ON u.allocation = a.id WHERE a.begin_ns IS NOT NULL),
+            moment AS (
+                SELECT device, category, ts_ns, sum(delta) AS delta FROM (
+                    SELECT device, category, begin_ns AS ts_ns, size_bytes AS delta FROM block
+                    UNION ALL
+                    SELECT device, category, free_ns, -size_bytes FROM block WHERE free_ns IS NOT NULL)
+                GROUP BY ALL)
+            SELECT device, category, ts_ns,
+                   (sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns))::BIGINT AS bytes
+            FROM moment""")
 
 
 def find_uses(trace: Trace) -> None:
@@ -109,7 +142,7 @@ def _keep(
     try:
         trace.connection.execute(f"""
             CREATE TEMP TABLE block_use AS
-            SELECT allocation, [{names}][code + 1] AS category, begin AS begin_round, free AS free_round
+            SELECT allocation, [{names}][code + 1]::ENUM({names}) AS category, begin AS begin_round, free AS free_round
             FROM uses_found""")
     finally:
         trace.connection.unregister("uses_found")

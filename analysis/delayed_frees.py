@@ -13,7 +13,9 @@ COLLECTION = "e.kind = 'python' AND e.name = 'gc.collect'"
 LEAST_BLOCKS, LEAST_BURSTS, QUICK, MOST_SHARE = 3, 2, 10, 0.8
 
 BURSTS = f"""
-    told AS (SELECT DISTINCT process FROM event e WHERE {COLLECTION}),
+    told AS (
+        SELECT p.id FROM process p LEFT JOIN source s ON s.id = p.source WHERE coalesce(s.format, 'live') = 'live'
+        UNION SELECT process FROM event e WHERE {COLLECTION}),
     change AS (
         SELECT a.id, a.device, a.op, l.line, coalesce(a.size_bytes, 0) AS size_bytes, a.alloc_ns, a.free_ns,
                unnest([a.alloc_ns, a.free_ns]) AS ts_ns, unnest([1, 0]) AS allocs
@@ -35,8 +37,8 @@ BURSTS = f"""
                median(held_ns) FILTER (late)::BIGINT AS held_ns
         FROM burst GROUP BY device, op, line
         HAVING collections >= {LEAST_BURSTS} AND sum(blocks) FILTER (late) >= {MOST_SHARE} * sum(blocks))"""
-"""CTE: where no collection was recorded, call sites whose blocks are freed many at once, again and again: frees without
-an alloc of the same site between them, which took a tenth of the time of their allocs at most.
+"""CTE: where collections are not recorded, call sites whose blocks are freed many at once, again and again: frees
+without an alloc of the same site between them, which took a tenth of the time of their allocs at most.
 """
 
 COLLECTED = """
@@ -111,8 +113,8 @@ DELAYED_FREES = Analysis(
     "delayed_frees",
     "Memory that waited for the garbage collector",
     "Blocks that were freed inside a garbage collection of Python: cycles of references held them, so that memory "
-    "climbs and drops. No leak, but a higher peak. Where no collection was recorded, blocks of one call site that are "
-    "freed many at once, again and again, are shown as a hint (burst).",
+    "climbs and drops. No leak, but a higher peak. Where collections are not recorded, blocks of one call site that "
+    "are freed many at once, again and again, are shown as a hint (burst).",
     (
         DEVICE,
         OP,

@@ -2,7 +2,7 @@
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_ALLOCATIONS, WANTED, Analysis, Column, Lines, Rows
 from ral_trace.analysis.block_category import CATEGORIES
-from ral_trace.analysis.block_use import HELD, LIFE, find_peaks, find_uses
+from ral_trace.analysis.block_use import HELD, find_curve, find_levels, find_peaks
 from ral_trace.tracer.reading import Trace
 
 CATEGORY = Column("category", "text", f"what the blocks are for, told from their use: {', '.join(CATEGORIES)}")
@@ -11,7 +11,7 @@ THINNED = f"""
     curve AS (
         SELECT c.device, c.ts_ns::HUGEINT AS ts_ns, c.allocated_bytes, count(*) OVER of_device AS changes,
                min(c.ts_ns::HUGEINT) OVER of_device AS first_ns, max(c.ts_ns::HUGEINT) OVER of_device AS last_ns
-        FROM memory_curve c JOIN named_device d ON d.device = c.device WHERE c.ts_ns IS NOT NULL AND {WANTED}
+        FROM device_curve c JOIN named_device d ON d.device = c.device WHERE {WANTED}
         WINDOW of_device AS (PARTITION BY c.device)),
     stretch AS (
         SELECT device, (ts_ns, allocated_bytes) AS point, (allocated_bytes, ts_ns) AS level,
@@ -33,6 +33,7 @@ def memory_curve(trace: Trace, *, device: str | None = None, points: int = 2000)
     A longer curve is cut into stretches of time, and of each the first, last, lowest and highest row are kept: so
     neither the peak nor the level between two changes is ever lost.
     """
+    find_curve(trace)
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, {THINNED}
@@ -59,26 +60,16 @@ def memory_by_category(trace: Trace, *, device: str | None = None, points: int =
     """Allocated bytes over time by what they are for: at each of at most `points` moments (but 4) of a device's curve a
     row for each category that holds anything then. The rows of a moment add up to the curve's value.
     """
-    find_uses(trace)
+    find_curve(trace)
+    find_levels(trace)
     return trace.rows(
         f"""
-        WITH {NAMED_DEVICE}, {THINNED}, {LIFE},
-        change AS (
-            SELECT a.id, a.device, a.begin_ns AS ts_ns, a.size_bytes AS delta FROM life a
-            UNION ALL
-            SELECT id, device, free_ns, -size_bytes FROM allocation WHERE free_ns IS NOT NULL),
-        moment AS (
-            SELECT c.device, u.category, c.ts_ns, sum(c.delta) AS delta FROM change c
-            JOIN block_use u ON u.allocation = c.id WHERE c.ts_ns IS NOT NULL GROUP BY ALL),
-        level AS (
-            SELECT device, category, ts_ns,
-                   (sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns))::BIGINT AS bytes
-            FROM moment),
+        WITH {NAMED_DEVICE}, {THINNED},
         shown_at AS (
             SELECT t.device, t.ts_ns, c.category
-            FROM thinned t JOIN (SELECT DISTINCT device, category FROM moment) c ON c.device = t.device)
+            FROM thinned t JOIN (SELECT DISTINCT device, category FROM category_level) c ON c.device = t.device)
         SELECT d.shown AS device, s.ts_ns, s.category, l.bytes
-        FROM shown_at s ASOF JOIN level l
+        FROM shown_at s ASOF JOIN category_level l
           ON l.device = s.device AND l.category = s.category AND l.ts_ns <= s.ts_ns
         JOIN named_device d ON d.device = s.device WHERE l.bytes <> 0
         ORDER BY d.position, s.ts_ns, list_position({list(CATEGORIES)}, s.category)""",
@@ -89,7 +80,7 @@ def memory_by_category(trace: Trace, *, device: str | None = None, points: int =
 MEMORY_BY_CATEGORY = Analysis(
     "memory_by_category",
     "Memory over time by category",
-    "Allocated bytes of each device by what they are for, told from how the blocks are used (docs/memory-questions.md "
+    "Allocated bytes of each device by what they are for, told from how the blocks are used "
     "has the rules); they add up to the memory curve. Long curves are thinned so that no peak is lost.",
     (
         DEVICE,
@@ -105,22 +96,12 @@ MEMORY_BY_CATEGORY = Analysis(
 
 def memory_categories(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a device and category: how much was allocated, the most at one time, and how much at the device's peak."""
-    find_uses(trace)
+    find_levels(trace)
     find_peaks(trace)
     return trace.rows(
         f"""
         WITH {NAMED_DEVICE}, {HELD},
-        change AS (
-            SELECT a.id, a.device, a.begin_ns AS ts_ns, a.size_bytes AS delta FROM life a
-            UNION ALL
-            SELECT id, device, free_ns, -size_bytes FROM allocation WHERE free_ns IS NOT NULL),
-        moment AS (
-            SELECT c.device, u.category, c.ts_ns, sum(c.delta) AS delta FROM change c
-            JOIN block_use u ON u.allocation = c.id WHERE c.ts_ns IS NOT NULL GROUP BY ALL),
-        level AS (
-            SELECT device, category, sum(delta) OVER (PARTITION BY device, category ORDER BY ts_ns) AS bytes
-            FROM moment),
-        most AS (SELECT device, category, max(bytes)::BIGINT AS bytes FROM level GROUP BY ALL),
+        most AS (SELECT device, category, max(bytes) AS bytes FROM category_level GROUP BY ALL),
         at_peak AS (
             SELECT h.device, u.category, count(*) AS blocks, sum(h.size_bytes) AS bytes, any_value(h.peak_bytes) AS peak
             FROM held h JOIN block_use u ON u.allocation = h.id GROUP BY ALL),

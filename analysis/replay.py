@@ -221,7 +221,7 @@ def _replayed(recorded: Row, steps: Steps, setup: Setup) -> Row:
         "device": recorded["device"],
         "settings": setup.settings,
         "peak_reserved_bytes": found["peak_reserved_bytes"],
-        "ratio": found["peak_reserved_bytes"] / before if before else None,
+        "ratio": round(found["peak_reserved_bytes"] / before, 3) if before else None,
         "at_ns": steps.time(found["peak_reserved_step"]),
         "peak_allocated_bytes": found["peak_allocated_bytes"],
         "regions": found["regions_opened"],

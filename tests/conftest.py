@@ -7,19 +7,49 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.integration.programs import ral_trace
+from tests.once import made_once
 
-# The same samples in every run, so that a red run means a change; `make soak` throws the dice.
-settings.register_profile("seeded", derandomize=os.environ.get("RAL_TRACE_SOAK") != "1")
+# The same samples in every run, so that a red run means a change; `make soak` throws the dice. How long one takes
+# depends on what else runs on the machine.
+settings.register_profile(
+    "seeded",
+    derandomize=os.environ.get("RAL_TRACE_SOAK") != "1",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("seeded")
+
+
+FIRST = [
+    "tests/native",
+    "tests/integration/test_without_torch.py",
+    "tests/integration",
+    "tests/browser",
+    "tests/backend",
+]
+"""Where the longest files lie. Where several processes share the tests, they begin with these: begun last, one would
+keep a single process busy after all the others.
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((number for number, begin in enumerate(FIRST) if item.nodeid.startswith(begin)), len(FIRST))
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
 def char_lm_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 steps of `char_lm` on ral:0 and ral:1, recorded once for the whole run in a rendezvous of its own."""
-    folder = tmp_path_factory.mktemp("char_lm")
+    return made_once(tmp_path_factory, "char_lm", _recorded_char_lm)
+
+
+def _recorded_char_lm(folder: Path) -> Path:
     words = [sys.executable, "-m", "ral_trace.samples.char_lm", "--steps", "12"]
     words += ["--checkpoint", str(folder / "model.pt")]
     with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as rendezvous:
@@ -45,9 +75,12 @@ char_lm.train(devices, 12, None, 0, char_lm.Shape(), None, report_every=1000)
 @pytest.fixture(scope="session")
 def char_lm_without_gelu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same training with gelu taken out of sim's manifest, so that it falls back to the CPU."""
+    return made_once(tmp_path_factory, "without_gelu", _recorded_without_gelu)
+
+
+def _recorded_without_gelu(folder: Path) -> Path:
     from ral_trace.backend import vendors
 
-    folder = tmp_path_factory.mktemp("without_gelu")
     sim = Path(vendors.__path__[0]) / "sim"
     manifest = json.loads((sim / "kernel_manifest.json").read_text())
     kept = [entry for entry in manifest["kernels"] if entry["op_name"] != "aten::gelu"]
@@ -57,6 +90,7 @@ def char_lm_without_gelu(tmp_path_factory: pytest.TempPathFactory) -> Path:
         entry["kernel_path"] = f"{sim / library}:{symbol}"
     (folder / "kernel_manifest.json").write_text(json.dumps({**manifest, "kernels": kept}))
     words = [sys.executable, "-c", WITHOUT_GELU, str(folder / "kernel_manifest.json")]
-    done = ral_trace("-o", "less.duckdb", "--", *words, cwd=folder)
+    with tempfile.TemporaryDirectory(prefix="ral-test-", dir="/dev/shm") as rendezvous:
+        done = ral_trace("-o", "less.duckdb", "--", *words, cwd=folder, RAL_TRACE_DIR=f"{rendezvous}/rendezvous")
     assert done.returncode == 0, done.stderr
     return folder / "less.duckdb"

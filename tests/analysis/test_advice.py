@@ -237,7 +237,7 @@ def test_a_leak_has_no_gain_in_time(tmp_path: Path):
     with training.run(step).open(tmp_path) as trace:
         (only,) = advice(trace)
     assert (only["what"], only["gain_ns"], only["gain_percent"]) == ("stop leak", None, None)
-    assert "by 1.00 MiB each" in only["evidence"]
+    assert "by 1.00 MiB a step" in only["evidence"]
     assert first_of_all([only]) == f"First: {only['to_do']}."
 
 

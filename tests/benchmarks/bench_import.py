@@ -71,11 +71,11 @@ def generate(path: Path, events: int) -> None:
     """A training on one stream, written as torch.profiler writes it."""
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "baseTimeNanoseconds": 1751410836000000000, "traceEvents": [\n')
-        file.write(",\n".join(_calls(events // EVENTS_A_CALL)))
+        file.write(",\n".join(calls(events // EVENTS_A_CALL)))
         file.write('\n], "traceName": "generated.json"}\n')
 
 
-def _calls(calls: int) -> Iterator[str]:
+def calls(calls: int) -> Iterator[str]:
     for n in range(1, calls + 1):
         begin = 1_000_000 + n * 12
         if n % CALLS_A_STEP == 1:

@@ -58,3 +58,7 @@ def union(spans: Any) -> int:
         total += max(0, end - max(start, reached))
         reached = max(reached, end)
     return total
+
+
+def kinds(trace: Trace) -> dict[str, int]:
+    return dict(trace.sql("SELECT kind::VARCHAR, count(*) FROM event GROUP BY ALL").fetchall())

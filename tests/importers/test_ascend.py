@@ -1,9 +1,8 @@
-"""Ascend profiles: two real ranks against counts made here, the shapes of files and folders, and damage."""
+"""Ascend profiles: two real ranks against counts made here, and the shapes of files and folders."""
 
 import csv
 import gzip
 import json
-import random
 import shutil
 from collections import Counter
 from decimal import Decimal
@@ -18,7 +17,7 @@ from ral_trace.tracer.importers import ascend, import_files
 from ral_trace.tracer.importers.ascend_tasks import scaled
 from ral_trace.tracer.importers.opening import Head, head_of
 from ral_trace.tracer.reading import Trace, open_trace
-from tests.importers.reading_back import busy_ns, imported, imported_events, imported_text, union, warnings
+from tests.importers.reading_back import busy_ns, imported, imported_events, imported_text, kinds, union, warnings
 from tests.shared import CASES, TRACES, needs_shared
 
 RANKS = ["ascend_level1_rank0", "ascend_level1_rank1"]
@@ -69,10 +68,6 @@ def rank(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     with imported(TRACES / request.param, folder) as trace:
         yield original(request.param), trace
-
-
-def kinds(trace: Trace) -> dict[str, int]:
-    return dict(trace.sql("SELECT kind::VARCHAR, count(*) FROM event GROUP BY ALL").fetchall())
 
 
 def test_events_by_kind(rank: tuple[Original, Trace]) -> None:
@@ -380,75 +375,6 @@ def test_times_that_no_clock_shows(tmp_path: Path) -> None:
         assert warnings(trace) == {"events without a time: left out": 3}
 
 
-def test_a_kernel_table_with_times_that_no_clock_shows(tmp_path: Path) -> None:
-    far = 2**63 // 1000
-    path = tmp_path / "kernel_details.csv"
-    path.write_text(f"Name,Start Time(us),Duration(us)\nfar,{far},1\nlong,1,{far}\nok,2,3\n")
-    with imported(path, tmp_path) as trace:
-        found = trace.sql("SELECT name, ts_ns, end_ns FROM events ORDER BY ts_ns").fetchall()
-        assert found == [("long", 1_000, None), ("ok", 2_000, 5_000)]
-        assert set(warnings(trace)) == {"kernels without a time: left out", "kernels without a duration"}
-
-
-CSV = (
-    "Name,Type,Accelerator Core,Start Time(us),Duration(us),Stream ID,Task ID,Input Shapes\n"
-    'mm,MatMul,AI_CORE,1736408883704643.212\t,53.741,2,1,"""4,4"""\n'
-)
-
-
-def test_a_kernel_table(tmp_path: Path) -> None:
-    path = tmp_path / "given.csv"
-    path.write_bytes(
-        b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode()
-        + b"bad,x\r\nlate,MatMul,AI_CORE,soon,1,2,2,x\r\nno\0name\xff,Add,AI_CORE,1736408883704700.001,N/A,N/A,3,x\r\n"
-        + b'cut,MatMul,AI_CORE,1736408883704643.2'
-    )  # fmt: skip
-    with imported(path, tmp_path) as trace:
-        found = trace.sql("SELECT name, ts_ns, dur_ns, stream FROM event ORDER BY ts_ns").fetchall()
-        assert found == [("mm", 1736408883704643212, 53741, 0), ("no\ufffdname\ufffd", 1736408883704700001, None, None)]
-        assert warnings(trace) == {
-            "lines of CSV that are not what they should be: left out": 2, "kernels without a time: left out": 1,
-            "parts of the text are not UTF-8: replaced": 1,
-            "files whose last row has no end of line: it may be cut off": 1,
-        }  # fmt: skip
-
-
-def table_of(rows: int) -> bytes:
-    head, row = CSV.splitlines()
-    return "\n".join([head, *(row.replace("mm", f"mm{n}") for n in range(rows)), ""]).encode()
-
-
-def test_a_kernel_table_that_is_compressed(tmp_path: Path) -> None:
-    path, whole = tmp_path / "kernel_details.csv.gz", gzip.compress(table_of(5_000))
-    path.write_bytes(whole)
-    with imported(path, tmp_path) as trace:
-        assert kinds(trace) == {"kernel": 5_000}
-    content = bytearray(whole)
-    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
-    for damaged in (whole[: len(whole) // 2], bytes(content)):
-        path.write_bytes(damaged)
-        with imported(path, tmp_path) as trace:
-            assert 100 < kinds(trace)["kernel"] < 5_000
-            assert any("cut off" in what or "damaged" in what for what in warnings(trace))
-
-
-def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
-    path = tmp_path / "kernel_details.csv"
-    path.write_bytes(table_of(10).replace(b"mm3,MatMul", b'mm3,"MatMul'))
-    with imported(path, tmp_path) as trace:
-        names = {name for (name,) in trace.sql("SELECT name FROM event").fetchall()}
-        assert names == {f"mm{n}" for n in range(10) if n != 3}
-        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 1}
-
-
-def test_a_line_without_an_end(tmp_path: Path) -> None:
-    path = tmp_path / "kernel_details.csv"
-    path.write_bytes(table_of(1) + b"x" * 3_000_000 + b"\n" + table_of(2).split(b"\n", 1)[1])
-    with imported(path, tmp_path) as trace:
-        assert kinds(trace) == {"kernel": 3}
-        assert warnings(trace) == {"lines of CSV that are not what they should be: left out": 3}
-
-
 @pytest.mark.parametrize(
     ("text", "ns"),
     [
@@ -460,13 +386,6 @@ def test_a_line_without_an_end(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_decimal_text_becomes_integers_exactly(text: str | None, ns: int | None) -> None:
     assert scaled(text, 1_000) == ns
-
-
-def test_another_tools_csv_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kernel_details.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputRefused, match="of no format"):
-        import_files([path], tmp_path / "back.duckdb")
 
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
@@ -497,57 +416,3 @@ def test_it_knows_its_folders(tmp_path: Path) -> None:
     assert ascend.sniff(head_of(tmp_path)) == 0
     (tmp_path / "trace_view.json").write_text("[]")
     assert ascend.sniff(head_of(tmp_path)) == 1
-
-
-def mutated(data: bytes, seed: int) -> bytes:
-    chance = random.Random(seed)
-    content = bytearray(data)
-    for _ in range(chance.choice([1, 3, 20])):
-        at = chance.randrange(len(content))
-        match chance.randrange(3):
-            case 0:
-                content[at : at + 1] = chance.choice(
-                    [b"", b'"', b"}", b"]", b"-", b"1e400", b"null", b"\xff", b",", b"\n"]
-                )
-            case 1:
-                del content[at : at + chance.choice([1, 5, 300])]
-            case _:
-                content[at] ^= 1 << chance.randrange(8)
-    return bytes(content[: chance.randrange(1, len(content))] if chance.random() < 0.2 else content)
-
-
-def check_mutated(folder: Path, name: str, seed: int) -> None:
-    """A part of a real file, damaged: one line of refusal, or a trace."""
-    data = (TRACES / RANKS[0] / name).read_bytes()
-    if name.endswith(".gz"):
-        events = json.loads(gzip.decompress(data))
-        chance = random.Random(seed)
-        at = chance.randrange(len(events) - 400)
-        data = json.dumps([e for e in events if e["ph"] == "M"] + events[at : at + 400]).encode()
-    else:
-        data = data[:20_000]
-    path = folder / "given"
-    path.write_bytes(mutated(data, seed))
-    try:
-        with imported(path, folder) as trace:
-            trace.sql("SELECT count(*), count(args::VARCHAR) FROM event").fetchall()
-    except InputRefused as refused:
-        assert "\n" not in str(refused)  # noqa: PT017
-
-
-FUZZED = ["trace_view.json.gz", "kernel_details.csv", "operator_memory.csv", "memory_record.csv"]
-
-
-@needs_shared
-@pytest.mark.parametrize("name", FUZZED)
-def test_damage_is_said_in_words(tmp_path: Path, name: str) -> None:
-    for seed in range(12):
-        check_mutated(tmp_path, name, seed)
-
-
-@needs_shared
-@pytest.mark.soak
-@pytest.mark.parametrize("name", FUZZED)
-def test_much_damage_is_said_in_words(tmp_path: Path, name: str) -> None:
-    for seed in range(1_000, 6_000):
-        check_mutated(tmp_path, name, seed)

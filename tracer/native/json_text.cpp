@@ -16,15 +16,18 @@ constexpr std::uint32_t kReplacement = 0xFFFD;
 
 // The first byte that is not plain text of a string: a quote, a backslash, a control character, or above ASCII.
 const char* plain_end(const char* at, const char* end) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is the lowest of a word");
   constexpr std::uint64_t kOnes = 0x0101010101010101, kHighs = 0x8080808080808080;
   while (end - at >= 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, at, 8);
     const std::uint64_t quote = word ^ (kOnes * '"'), slash = word ^ (kOnes * '\\');
     // A byte's high bit comes out set where it was 0 (the first two), below 32 (the third), or above ASCII.
-    const std::uint64_t found = ((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | (word - kOnes * 32) | word;
-    if ((found & kHighs) != 0) {
-      break;
+    const std::uint64_t found =
+        (((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | (word - kOnes * 32) | word) & kHighs;
+    if (found != 0) {
+      // What is borrowed can only spoil bytes behind the first.
+      return at + __builtin_ctzll(found) / 8;
     }
     at += 8;
   }
@@ -293,9 +296,6 @@ void JsonText::read_string(std::string& out, As as) {
     } else if (static_cast<unsigned char>(c) < 32) {
       ++at_;
       emit(out, as, static_cast<unsigned char>(c));
-    } else if (static_cast<unsigned char>(c) < 128) {
-      out += c;  // only where the quick search stopped early
-      ++at_;
     } else {
       read_multibyte(out);
     }

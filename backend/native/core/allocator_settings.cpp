@@ -16,8 +16,8 @@ constexpr unsigned kMegabyteShift = 20;
 constexpr std::size_t kMostMegabytes = SIZE_MAX >> (kMegabyteShift + 1);
 
 [[noreturn]] void refuse(const std::string& text, const std::string& reason) {
-  throw BadSettings("allocator settings \"" + text + "\": " + reason + "; options are " + kSplit + ":N (N >= 1), " + kThreshold +
-                    ":X (0 < X < 1), " + kRegion + ":N (N >= 1) and " + kFit +
+  throw BadSettings("allocator settings \"" + text + "\": " + reason + "; options are " + kSplit + ":N (N >= 1), " +
+                    kThreshold + ":X (0 < X < 1), " + kRegion + ":N (N >= 1) and " + kFit +
                     ":best or first, separated by commas");
 }
 

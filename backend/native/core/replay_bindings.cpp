@@ -45,8 +45,8 @@ py::dict replay_columns(const Column<std::uint8_t>& action, const Column<std::ui
       stream.size() != action.size()) {
     throw py::value_error("the columns of a replay must be of one length");
   }
-  const AllocatorConfig config{capacity,  region_bytes,            max_regions,
-                               alignment, {domains, stripe_bytes}, parse_settings(settings)};
+  const AllocatorConfig config{
+      capacity, region_bytes, max_regions, alignment, {domains, stripe_bytes}, parse_settings(settings)};
   const ReplaySteps steps{count, action.data(), block.data(), amount.data(), stream.data()};
   Replayed replayed;
   {
