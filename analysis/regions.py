@@ -156,7 +156,9 @@ SELECT a.device, p.region, p.offset_bytes, p.length_bytes, coalesce(a.alloc_ns, 
        coalesce(a.free_ns, {NEVER}) AS free_ns,
        if(row_number() OVER (PARTITION BY a.id ORDER BY p.region) = 1,
           greatest(coalesce(a.size_bytes - a.requested_bytes, 0), 0), 0) AS slack
-FROM allocation_piece p JOIN allocation a ON a.id = p.allocation ORDER BY a.device"""
+FROM allocation_piece p JOIN allocation a ON a.id = p.allocation
+JOIN region r ON r.id = p.region AND r.device = a.device
+WHERE p.offset_bytes IS NOT NULL AND p.length_bytes IS NOT NULL ORDER BY a.device"""
 
 
 def fragmentation(trace: Trace, *, device: str | None = None) -> Rows:

@@ -159,16 +159,21 @@ def setup_of(trace: Trace, device: int) -> Setup:
         """SELECT (SELECT bit_or(size_bytes) FROM allocation WHERE device = $1),
                   (SELECT max(n) FROM (SELECT count(*) AS n FROM region WHERE device = $1
                                        GROUP BY address, opened_ns, closed_ns)),
-                  (SELECT max((args->>'stripe_bytes')::BIGINT) FROM event WHERE device = $1 AND kind = 'region')""",
+                  (SELECT max(try_cast(args->>'stripe_bytes' AS BIGINT)) FROM event
+                   WHERE device = $1 AND kind = 'region')""",
         [device],
     ).fetchall()
+    max_regions = RAL_HANDLES if kind == "ral" else MANY_HANDLES
+    # Blocks are multiples of the alignment; what all of them are multiples of rounds alike.
+    alignment = bits & -bits if bits and bits > 0 else 128
+    striped = stripe_bytes and 1 < domains <= max_regions and stripe_bytes > 0
     return Setup(
-        capacity=capacity or UNBOUNDED,
-        max_regions=RAL_HANDLES if kind == "ral" else MANY_HANDLES,
-        # Blocks are multiples of the alignment; what all of them are multiples of rounds alike.
-        alignment=bits & -bits if bits and bits > 0 else 128,
-        domains=domains if domains and stripe_bytes else 1,
-        stripe_bytes=stripe_bytes or 1 << 20,
+        capacity=capacity if capacity and capacity > 0 else UNBOUNDED,
+        max_regions=max_regions,
+        # A stripe holds whole units of the device's own alignment, which is the smaller one then.
+        alignment=min(alignment, stripe_bytes & -stripe_bytes) if striped else alignment,
+        domains=domains if striped else 1,
+        stripe_bytes=stripe_bytes if striped else max(1 << 20, alignment),
     )
 
 

@@ -36,8 +36,8 @@ DOMAINS = f"(r.correlation >> {_native.STRIPE_BITS})"
 STRIPE_BYTES = f"(r.correlation & {(1 << _native.STRIPE_BITS) - 1})"
 """A region that is striped over memory domains says so in its correlation; see tracer/native/record.h."""
 
-HAPPENED_NS = "if(r.kind = 'free', r.ts_ns + r.dur_ns, r.ts_ns)"
-"""A free's record begins with the last use of its block."""
+HAPPENED_NS = "if(r.kind = 'free' AND r.device >= 0, r.ts_ns + r.dur_ns, r.ts_ns)"
+"""The record of a device's free begins with the last use of its block."""
 
 READ, WRITE = 1, 2
 """Bits of AccessMode in native/record.h."""
@@ -146,7 +146,7 @@ class LiveRows:
                    CASE r.kind WHEN 'op' THEN if((r.flags & {FLAGS["BACKWARD"]}) = 0, 'forward', 'backward')
                                WHEN 'transfer' THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1]
                                WHEN 'annotation' THEN {sorts}[try_cast(r.arg0 AS BIGINT) + 1] END,
-                   n.text, {HAPPENED_NS}, if(r.kind = 'free', 0, r.dur_ns), r.process,
+                   n.text, {HAPPENED_NS}, if(r.kind = 'free' AND r.device >= 0, 0, r.dur_ns), r.process,
                    if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
                    if(r.kind IN ('region', 'op'), NULL, nullif(r.correlation, 0)), nullif(r.bytes, -1), k.id,
                    CASE WHEN r.kind = 'launch' THEN json_object('routed', n0.text, 'route', n1.text)
@@ -183,7 +183,7 @@ class LiveRows:
                    if(r.kind = 'free' AND r.device >= 0, r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL),
                    r.before_trace, CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
                    CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END, NULL,
-                   if(r.kind = 'free' AND r.dur_ns > 0, r.ts_ns, NULL)
+                   if(r.kind = 'free' AND r.device >= 0 AND r.dur_ns > 0, r.ts_ns, NULL)
             FROM known r JOIN device_row d ON d.process = r.process AND d.code = r.device
             WHERE r.kind IN ('alloc', 'free', 'region')""")
 

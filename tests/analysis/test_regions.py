@@ -81,6 +81,15 @@ def test_no_regions(tmp_path: Path):
         assert fragmentation(trace) == region_map(trace) == []
 
 
+def test_pieces_in_no_region_of_their_device_are_passed_over(trace):
+    """As a trace may say that somebody else wrote."""
+    before = fragmentation(trace)
+    trace.connection.execute("""
+        CREATE TEMP TABLE allocation_piece AS FROM trace.allocation_piece
+        UNION ALL VALUES (0::BIGINT, 77::INTEGER, 0::BIGINT, 10::BIGINT), (0, 0, NULL, NULL)""")
+    assert fragmentation(trace) == before
+
+
 BLOCKS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(0, 15)), max_size=12)
 
 

@@ -110,3 +110,17 @@ def test_the_setup_follows_from_the_trace(tmp_path: Path):
         ral, cuda = setup_of(trace, 0), setup_of(trace, 1)
     assert (ral.capacity, ral.max_regions, ral.alignment, ral.domains) == (8 * MIB, 16, 128, 1)
     assert cuda.max_regions > 1 << 15
+
+
+def test_a_setup_that_cannot_be_is_not_made(tmp_path: Path):
+    """A device without memory, whose regions look like the shares of more domains than it has handles."""
+    case = Case()
+    case.device(index=0, memory_bytes=-5)
+    for number in range(40):
+        case.region(0, MIB, 64 * MIB)
+        case.changes[-1]["handle"] = number
+    case.event("region", "region", 0, 0, device=0, args={"stripe_bytes": "wide"})
+    case.alloc("op", 10, 1 << 40, 64 * MIB)
+    with case.open(tmp_path) as trace:
+        _, row = allocator_replay(trace, settings=[""])
+    assert (row["peak_allocated_bytes"], row["out_of_memory_ns"]) == (1 << 40, None)
