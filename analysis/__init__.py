@@ -9,15 +9,22 @@ from ral_trace.analysis.base import Analysis, Column, Rows
 from ral_trace.analysis.bound import STEP_BOUNDS
 from ral_trace.analysis.communication import COMMUNICATION, STRAGGLERS
 from ral_trace.analysis.critical_path import CRITICAL_PATH, CRITICAL_PATH_PIECES
+from ral_trace.analysis.delayed_frees import DELAYED_FREES
 from ral_trace.analysis.fallback_heat import FALLBACK_HEAT, FALLBACK_STORMS
 from ral_trace.analysis.fallback_tax import FALLBACK_LINES, FALLBACK_TAX
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.fusion import FUSION
+from ral_trace.analysis.held_unused import HELD_UNUSED
 from ral_trace.analysis.hotspots import ANNOTATIONS, HOTSPOTS, KERNELS, LINES, MODULES
 from ral_trace.analysis.idle import IDLE_GAPS, STREAM_IDLE
 from ral_trace.analysis.layout import LAYOUT_COPIES
-from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.leaks import LEAKS
+from ral_trace.analysis.lifetimes import LIFETIMES
+from ral_trace.analysis.memory import MEMORY_BY_CATEGORY, MEMORY_CATEGORIES, MEMORY_CURVE, MEMORY_PEAK
+from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.analysis.queues import QUEUE_CURVE, QUEUES
+from ral_trace.analysis.regions import FRAGMENTATION, FRAGMENTATION_OVER_TIME, REGION_MAP
+from ral_trace.analysis.replay import ALLOCATOR_REPLAY
 from ral_trace.analysis.round_trips import ROUND_TRIPS
 from ral_trace.analysis.small_copies import SMALL_COPIES
 from ral_trace.analysis.steps import STEP_TIMES, STEPS
@@ -39,18 +46,18 @@ ANALYSES: list[Analysis] = [
     SOURCES,
     SUMMARY,
     DEVICES,
-    WHAT_IF,
     ADVICE,
     TIMELINE,
-    CRITICAL_PATH,
-    CRITICAL_PATH_PIECES,
-    FUSION,
     HOTSPOTS,
     KERNELS,
     MODULES,
     ANNOTATIONS,
     LINES,
     ACROSS,
+    FUSION,
+    CRITICAL_PATH,
+    CRITICAL_PATH_PIECES,
+    WHAT_IF,
     UTILISATION,
     IDLE_GAPS,
     STREAM_IDLE,
@@ -69,9 +76,17 @@ ANALYSES: list[Analysis] = [
     SMALL_COPIES,
     MEMORY_CURVE,
     MEMORY_PEAK,
+    MEMORY_CATEGORIES,
+    MEMORY_BY_CATEGORY,
     PEAK_HOLDERS,
     LIFETIMES,
-    GROWTH,
+    LEAKS,
+    DELAYED_FREES,
+    HELD_UNUSED,
+    FRAGMENTATION,
+    FRAGMENTATION_OVER_TIME,
+    REGION_MAP,
+    ALLOCATOR_REPLAY,
     STEP_TIMES,
     STEPS,
     STEP_BOUNDS,

@@ -9,7 +9,7 @@ from ral_trace.analysis.base import VALID, Row, Rows
 from ral_trace.analysis.fallback_heat import fallback_heat
 from ral_trace.analysis.fallback_tax import fallback_tax
 from ral_trace.analysis.layout import layout_copies
-from ral_trace.analysis.memory import growth, leaks
+from ral_trace.analysis.leaks import leaks
 from ral_trace.analysis.steady import steady_steps
 from ral_trace.analysis.syncs import syncs
 from ral_trace.analysis.units import duration, human
@@ -159,15 +159,15 @@ def change_layout(known: Findings) -> Iterator[Finding]:
 
 def stop_leaks(known: Findings) -> Iterator[Finding]:
     """Memory that grows in nearly every step."""
-    for row in growth(known.trace):
-        if leaks(row):
+    for row in leaks(known.trace):
+        if row["confidence"] in ("high", "medium"):
             source = f"blocks of {row['op']}" if row["op"] else "blocks of unknown origin"
             yield Finding(
                 "stop leak",
                 f"find what keeps {source} on {row['device']}: detach() what is kept across steps, or drop it",
-                f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} steps, by "
-                f"{human(row['bytes_per_step'], 'bytes')} a step",
-                ("growth",),
+                f"grew in {row['steps_grown']:,} of {row['steps'] - 1:,} {row['counted_in']}s, by "
+                f"{human(row['bytes_per_step'], 'bytes')} a {row['counted_in']}",
+                ("leaks",),
                 None,
                 row["steps_grown"],
                 row["device"],

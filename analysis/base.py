@@ -211,7 +211,10 @@ KERNEL_CLASS = """CASE
     ELSE 'compute' END"""
 """What a kernel or copy `e` does, by its name (HolisticTraceAnalysis' classes): communication, memory, compute."""
 
-LIBRARY = "(^|/)(torch|ral_trace|(site|dist)-packages)/|^<"
+SLASH = "[/\\\\]"
+"""In a regular expression: what parts of a path are separated by, on any system."""
+
+LIBRARY = f"(^|{SLASH})(torch|ral_trace|(site|dist)-packages){SLASH}|^<"
 """Files that are no part of the program, as a regular expression."""
 
 LINE = f"""line_of AS (

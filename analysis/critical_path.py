@@ -172,7 +172,7 @@ def innermost_calls(start: Integers, stop: Integers) -> tuple[Integers, Integers
 
 def _cut(union: Union, at: Integers, event: Integers) -> Pieces:
     """The parts of a union with the event that is the innermost in each."""
-    moments = np.unique(np.concatenate([union.start, union.end, at]))
+    moments = np.sort(np.concatenate([union.start, union.end, at]))
     start, stop = moments[:-1], moments[1:]
     inside = union.within(start, stop) > 0
     start, stop = start[inside], stop[inside]

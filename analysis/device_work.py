@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import KERNEL_CLASS, NAMED_DEVICE, TIME_NS, VALID, WANTED
+from ral_trace.analysis.base import KERNEL_CLASS, NAMED_DEVICE, TIME_NS, VALID
 from ral_trace.analysis.intervals import Integers, Union, groups
 from ral_trace.analysis.remember import once
 from ral_trace.tracer.reading import Trace
@@ -114,11 +115,14 @@ def device_work(trace: Trace) -> DeviceWork:
     return DeviceWork(*(rows[field.name.rstrip("_")][order] for field in fields(DeviceWork)))
 
 
-def _columns(trace: Trace, query: str) -> dict[str, Integers]:
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def _columns(trace: Trace, query: str) -> Columns:
     return {name: np.asarray(values) for name, values in trace.sql(query).fetchnumpy().items()}
 
 
-def _launches(work: dict[str, Integers], launches: dict[str, Integers]) -> dict[str, Integers]:
+def _launches(work: Columns, launches: Columns) -> Columns:
     """When the launch of each row began and ended; NEVER: it is not known. Of several the first one counts.
 
     A correlation is one within its process only.
@@ -147,8 +151,6 @@ class Gaps:
 
     start: Integers
     end: Integers
-    before: Integers
-    """Index of the row whose end began the gap."""
     after: Integers
     """Index of the row whose start ended it."""
     host_wait: Booleans
@@ -179,10 +181,8 @@ def find_gaps(work: DeviceWork, kernel_wait_ns: int = KERNEL_WAIT_NS) -> Gaps:
     covered = np.maximum.accumulate(work.stop) if len(work) else work.stop
     after = np.flatnonzero(work.start[1:] > covered[:-1]) + 1
     start, end = covered[after - 1], work.start[after]
-    latest = np.flatnonzero(np.concatenate([[True], work.stop[1:] > covered[:-1]])[: len(work)])
-    before = latest[np.searchsorted(latest, after - 1, side="right") - 1]
     host = work.launched[after] & (work.launch_start[after] > start)
-    return Gaps(start, end, before, after, host, ~host & (end - start < kernel_wait_ns))
+    return Gaps(start, end, after, host, ~host & (end - start < kernel_wait_ns))
 
 
 def exact_sum(values: Integers) -> int:
@@ -203,17 +203,22 @@ class NamedDevice:
     id: int
     process: int
     shown: str
+    label: str | None
 
 
 def named_devices(trace: Trace, device: str | None) -> list[NamedDevice]:
-    """The devices that the option `device` asks for, in the order of answers."""
-    wanted = f"SELECT d.device, d.process, d.shown FROM named_device d WHERE {WANTED} ORDER BY d.position"
-    return [NamedDevice(*row) for row in trace.sql(f"WITH {NAMED_DEVICE} {wanted}", [device]).fetchall()]
+    """The devices that the option `device` asks for (see base.WANTED), in the order of answers."""
+    return [found for found in _named_devices(trace) if device is None or device in (found.shown, found.label)]
 
 
+@once
+def _named_devices(trace: Trace) -> list[NamedDevice]:
+    every = "SELECT d.device, d.process, d.shown, d.label FROM named_device d ORDER BY d.position"
+    return [NamedDevice(*row) for row in trace.sql(f"WITH {NAMED_DEVICE} {every}").fetchall()]
+
+
+@once
 def streams(trace: Trace) -> dict[int, tuple[int | None, str | None]]:
     """The number and pipeline of each stream."""
-    return {
-        key: (number, pipeline)
-        for key, number, pipeline in trace.sql("SELECT id, number, pipeline FROM stream").fetchall()
-    }
+    found = trace.sql("SELECT id, number, pipeline FROM stream").fetchall()
+    return {key: (number, pipeline) for key, number, pipeline in found}

@@ -132,9 +132,9 @@ def _groups(trace: Trace, work: Work, place: npt.NDArray[np.int32]) -> list[_Gro
     found = []
     for number, one in enumerate(keys.tolist()):
         at, code = divmod(one, len(work.names) + 1)
-        some = facts.get(number, NO_FACTS)
+        some = dict(facts.get(number, NO_FACTS))
         known = number in summed
-        own = some["self_ns"] or 0
+        own = some.pop("self_ns") or 0
         shown = {**some, "sum_ns": summed.get(number), "variants": some["variants"] if work.families else None}
         found.append(_Group(at, work.names[code - 1] if code else None, covered[number] if known else None, own, shown))
     return found

@@ -122,7 +122,7 @@ def _longest(work: DeviceWork, limit: int) -> list[_Gap]:
             int(gaps.start[at]),
             int(gaps.duration_ns[at]),
             str(reason[at]) if known else None,
-            int(work.id[gaps.before[at]]),
+            int(work.id[np.flatnonzero(work.stop[: gaps.after[at]] == gaps.start[at])[0]]),
             int(work.id[gaps.after[at]]),
         )
         for at in np.lexsort((gaps.start, -gaps.duration_ns))[:limit]

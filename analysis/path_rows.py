@@ -37,12 +37,12 @@ class Window:
 INSIDE = "($1::BIGINT IS NULL OR e.step BETWEEN $1 AND $2)"
 """Condition on an event `e`: it lies in the window, whose steps are the query's first two parameters."""
 
-LAUNCHED = """launched AS (
-    SELECT process, correlation, arg_min(thread, (ts_ns, id)) AS thread, min(ts_ns) AS ts_ns,
-           arg_min(ts_ns + dur_ns, (ts_ns, id)) AS end_ns
-    FROM event WHERE kind = 'launch' AND thread IS NOT NULL AND correlation IS NOT NULL
-    GROUP BY process, correlation)"""
-"""CTE: the call that launched what has a correlation."""
+LAUNCHED = f"""launched AS (
+    SELECT e.process, e.correlation, arg_min(e.thread, (e.ts_ns, e.id)) AS thread, min(e.ts_ns) AS ts_ns,
+           arg_min(e.ts_ns + {TIME_NS}, (e.ts_ns, e.id)) AS end_ns
+    FROM event e WHERE e.kind = 'launch' AND e.thread IS NOT NULL AND e.correlation IS NOT NULL AND {INSIDE}
+    GROUP BY e.process, e.correlation)"""
+"""CTE: the call that launched what has a correlation; it is of the same step."""
 
 
 def steady_steps(trace: Trace, at_least: int = 1) -> Window:
@@ -100,7 +100,8 @@ def device_rows(trace: Trace, window: Window) -> Columns:
                {KERNEL_CLASS} = 'communication' AS communicates,
                (hash(e.name) >> 1)::BIGINT AS name,
                coalesce(e.step, {NONE}) AS step, coalesce(e.bytes, {NONE}) AS bytes,
-               coalesce(l.thread, {NONE}) AS launcher, coalesce(l.ts_ns, e.ts_ns) AS launched
+               coalesce(l.thread, {NONE}) AS launcher, coalesce(l.ts_ns, e.ts_ns) AS launched,
+               coalesce(l.end_ns - l.ts_ns, {NONE}) AS call_ns
         FROM event e LEFT JOIN lane ON lane.stream = e.stream
         LEFT JOIN launched l ON l.process = e.process AND l.correlation = e.correlation
         WHERE e.kind IN ('kernel', 'transfer') AND {TIME_NS} >= 0 AND {INSIDE}

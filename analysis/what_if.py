@@ -112,20 +112,21 @@ def _found(count: int, name: str, what: str) -> None:
 
 
 MATCHED_WAITS = f"""
-    WITH RECURSIVE {LINE}, up AS (
+    WITH RECURSIVE {LINE}, inside AS MATERIALIZED (
+        SELECT e.id, e.parent, e.kind, e.name, e.thread, e.ts_ns, e.dur_ns, e.stack, {TIME_NS} >= 0 AS timed
+        FROM event e WHERE e.thread IS NOT NULL AND e.dur_ns IS NOT NULL AND {INSIDE}),
+    up AS (
         SELECT e.id AS wait, e.id, e.parent, e.name, line, true AS whole, 0 AS depth
-        FROM event e LEFT JOIN line_of USING (stack)
-        WHERE e.kind IN ('sync', 'wait') AND e.thread IS NOT NULL AND {TIME_NS} >= 0 AND {INSIDE}
+        FROM inside e LEFT JOIN line_of USING (stack) WHERE e.kind IN ('sync', 'wait') AND e.timed
         UNION ALL
         SELECT up.wait, p.id, p.parent, p.name, up.line, up.whole AND p.kind IN ('op', 'launch', 'runtime'), depth + 1
-        FROM up JOIN event p ON p.id = up.parent
-        WHERE p.dur_ns IS NOT NULL AND depth < {DEEPEST}),
+        FROM up JOIN inside p ON p.id = up.parent WHERE depth < {DEEPEST}),
     matched AS (
         SELECT wait, arg_max(id, depth) FILTER (whole) AS call FROM up
         GROUP BY wait HAVING bool_or(name = $3) OR bool_or(contains(line, $3)))
     SELECT m.wait, c.thread, c.ts_ns AS start, c.ts_ns + c.dur_ns AS stop, w.ts_ns AS wait_start,
            w.ts_ns + w.dur_ns AS wait_stop
-    FROM matched m JOIN event c ON c.id = m.call JOIN event w ON w.id = m.wait ORDER BY m.wait"""
+    FROM matched m JOIN inside c ON c.id = m.call JOIN inside w ON w.id = m.wait ORDER BY m.wait"""
 
 
 def _without_sync(trace: Trace, change: Changed, name: str) -> int:
@@ -172,7 +173,7 @@ def _native(trace: Trace, change: Changed, name: str, ns: int | None) -> int:
     rows = positions(graph.fallbacks["id"], named)
     rows = rows[rows != NONE]
     columns = {key: values[rows] for key, values in graph.fallbacks.items()}
-    call = typical_launch(trace, graph)
+    call = typical_launch(graph)
     stop = columns["stop"]
     change.gone.add(columns["thread"], np.minimum(columns["start"] + call, stop), stop)
     inside = _contains(columns["thread"], columns["start"], stop, graph.device["launcher"], graph.device["launched"])
@@ -191,16 +192,11 @@ def _native(trace: Trace, change: Changed, name: str, ns: int | None) -> int:
     return len(rows)
 
 
-def typical_launch(trace: Trace, graph: Graph) -> int:
+def typical_launch(graph: Graph) -> int:
     """ns: the median call that launched a kernel."""
-    found = trace.sql(
-        f"""
-        SELECT quantile_disc({TIME_NS}, 0.5) FROM event e
-        WHERE e.kind = 'launch' AND {INSIDE} AND EXISTS (
-            FROM event k WHERE k.kind = 'kernel' AND k.process = e.process AND k.correlation = e.correlation)""",
-        graph.window.parameters,
-    ).fetchall()
-    return int(found[0][0] or 0)
+    took = graph.device["call_ns"][graph.device["is_kernel"]]
+    known = took[took != NONE]
+    return int(np.median(known)) if len(known) else 0
 
 
 def launch_delay(graph: Graph) -> int:
@@ -211,18 +207,28 @@ def launch_delay(graph: Graph) -> int:
 
 
 def kernel_times(graph: Graph, device: Integers, size: Integers) -> Integers:
-    """ns that a kernel for so many bytes would take: the median of the device's kernels with half to twice as many,
-    else of all that it has, else 0.
+    """ns that a kernel for so many bytes would take: the median of the device's kernels with about half to twice as
+    many, else of all that it has, else 0.
     """
     takes = np.zeros(len(device), dtype=np.int64)
     kernels = graph.device
-    length = kernels["stop"] - kernels["start"]
-    for row, (on, moved) in enumerate(zip(device.tolist(), size.tolist(), strict=True)):
-        mine = kernels["is_kernel"] & (kernels["device"] == on)
-        like = mine & (kernels["bytes"] * 2 >= moved) & (kernels["bytes"] <= moved * 2)
-        chosen = like if moved != NONE and like.any() else mine
-        takes[row] = int(np.median(length[chosen])) if chosen.any() else 0
+    rows = np.flatnonzero(kernels["is_kernel"])
+    length, moved = (kernels["stop"] - kernels["start"])[rows], _octave_parts(kernels["bytes"][rows])
+    wanted, which = np.unique(np.stack([device, _octave_parts(size)], axis=1), axis=0, return_inverse=True)
+    for number, (on, part) in enumerate(wanted.tolist()):
+        mine = kernels["device"][rows] == on
+        like = mine & (np.abs(moved - part) <= OCTAVE_PARTS) & (moved >= 0)
+        chosen = like if part >= 0 and like.any() else mine
+        takes[which.reshape(-1) == number] = int(np.median(length[chosen])) if chosen.any() else 0
     return takes
+
+
+OCTAVE_PARTS = 4
+
+
+def _octave_parts(size: Integers) -> Integers:
+    """Sizes on a scale on which twice as many bytes are OCTAVE_PARTS more; -1: unknown."""
+    return np.where(size > 0, np.floor(OCTAVE_PARTS * np.log2(np.maximum(size, 1))), NONE).astype(np.int64)
 
 
 def _faster(trace: Trace, change: Changed, name: str, factor: float) -> int:

@@ -3,6 +3,9 @@
 import builtins
 from typing import Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 DEVICE_SLOTS: int
 PLUGIN_ABI_VERSION: int
 MAX_STREAMS: int
@@ -84,7 +87,7 @@ class VendorRow(TypedDict):
     devices: builtins.list[DeviceRow]
 
 class RegionAllocator:
-    """One caching allocator over a few regions: best fit, split on allocation, merged on free.
+    """One caching allocator over a few regions: best (or first) fit, split on allocation, merged on free.
 
     `capacity`: what all regions together may have; `region_bytes`: the first range's length, later ones grow up to
     8 times that; `alignment`: of addresses and block sizes, a power of two; `domains`: each range is striped over so
@@ -122,7 +125,7 @@ class RegionAllocator:
     def set_limit(self, bytes: int) -> None:
         """Let regions have at most this together from now on. Raises ValueError for more than the capacity."""
     def set_settings(self, settings: str) -> None:
-        """ "max_split_size_mb:N,garbage_collection_threshold:X". Raises BadSettings."""
+        """ "max_split_size_mb:N,garbage_collection_threshold:X,region_size_mb:N,fit:first". Raises BadSettings."""
     def settings(self) -> str: ...
     def stats(self) -> Stats: ...
     def reset_peaks(self) -> None: ...
@@ -134,6 +137,46 @@ class RegionAllocator:
         """Range by range in address order."""
     def check(self) -> str:
         """What is wrong with the structure, or an empty text. For tests."""
+
+class Replayed(TypedDict):
+    """What became of a sequence: the most bytes in regions and in use at one time, and at which step that was first so;
+    regions opened; allocations for which cached memory had to be given back, or that had to wait; the step that ran out
+    of memory, where the replay ends; and what is reserved, allocated, and the largest free block after the last step.
+    """
+
+    peak_reserved_bytes: int
+    peak_reserved_step: int | None
+    peak_allocated_bytes: int
+    regions_opened: int
+    retries: int
+    waits: int
+    out_of_memory_step: int | None
+    end_reserved_bytes: int
+    end_allocated_bytes: int
+    largest_free_bytes: int
+
+def replay(
+    action: npt.NDArray[np.uint8],
+    block: npt.NDArray[np.uint32],
+    amount: npt.NDArray[np.uint64],
+    stream: npt.NDArray[np.uint8],
+    capacity: int,
+    region_bytes: int = ...,
+    max_regions: int = 16,
+    alignment: int = 128,
+    domains: int = 1,
+    stripe_bytes: int = ...,
+    settings: str = "",
+) -> Replayed:
+    """Does to an allocator over imaginary addresses what a sequence of steps says. `action` (an index of
+    REPLAY_ACTIONS): allocate (`block` is the number by which it is freed, `amount` its bytes), free, submit (one more
+    item to `stream`), finish (all items of `stream` up to the ticket `amount` are done; tickets count from 1).
+
+    Raises ValueError for columns of unequal length, a block that is in use already, and what RegionAllocator refuses.
+    A free of a block that is not in use does nothing.
+    """
+
+REPLAY_ACTIONS: tuple[str, ...]
 
 def list_devices(list: str) -> builtins.list[IndexedDeviceRow]:
     """What "host:1,sim:2" stands for. Raises BadDeviceList."""

@@ -130,7 +130,7 @@ def get_per_process_memory_fraction(device: Device = None) -> float:
 
 
 def set_settings(settings: str) -> None:
-    """Set how the allocators of all devices behave: "max_split_size_mb:128,garbage_collection_threshold:0.8".
+    """Set how the allocators of all devices behave: "max_split_size_mb:128,fit:first".
 
     `max_split_size_mb`: free blocks above this many MiB are not split, and serve requests above it only.
     `garbage_collection_threshold`: the share of the device's memory above which unused regions are given back before

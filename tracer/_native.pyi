@@ -330,6 +330,32 @@ class PerfettoEncoder:
     def counters(self, rows: ArrowStream) -> None: ...
     def finish(self) -> None: ...
 
+class JsonLines:
+    """The elements of a JSON array, a line each, with commas between them; `sink` is called with each chunk of them.
+
+    What `sink` and `place` raise comes through; a query that fails is a RuntimeError.
+    """
+
+    def __init__(self, sink: Callable[[bytes], object], *, chunk_bytes: int = 1 << 20) -> None: ...
+    def line(self, text: str) -> None: ...
+    def objects(self, rows: ArrowStream) -> None:
+        """An object a row: BIGINT, VARCHAR, and BLOB that is JSON already, where they are not NULL."""
+
+    def slices(self, rows: ArrowStream, arrows: ArrowStream, *, zero_ns: int, place: Callable[[int, int], str]) -> None:
+        """The rows of `drawn.slices_sql` and `drawn.arrows_sql`; times are counted from `zero_ns`.
+
+        `place(track, lane)` gives the members that say where that is drawn. It is called once, and may call `line`.
+        """
+
+    def counters(self, rows: ArrowStream, *, zero_ns: int, frame: Callable[[int], tuple[str, str] | None]) -> None:
+        """Rows: a counter's key, ts_ns, value (BIGINT or DOUBLE); by key.
+
+        `frame(key)` gives what stands before the time and between it and the value; None: it is not drawn.
+        """
+
+    def finish(self) -> None:
+        """Hands what is left to the sink."""
+
 class TrackLanes:
     """Spreads the slices of each track over lanes, so that those of one lane nest."""
 
@@ -346,32 +372,21 @@ class TrackLanes:
 class NotATrace(ValueError):
     """The text is no trace in Chrome's format at all; says where."""
 
-class TraceBatch:
-    """Rows of the scanner, as columns. DuckDB reads it."""
-
-    filled: list[str]
-    """Columns in which some row has a value."""
-    def __len__(self) -> int: ...
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
-
 class TraceJsonScanner:
     """Chrome's JSON in, cut anywhere; rows out; see native/trace_json.h.
 
-    `fields` are (key in args, column, 'int', 'uint' or 'text'): they get columns, and are left out of args, as are the
-    keys of `leave_out`. Arrows of the categories `skip_arrows` become no rows. A unit of ts and
-    dur is 10^nanoseconds_exponent ns. Works without the GIL.
+    `fields` are (key in args, column, 'int', 'uint', 'text' or 'label'): they get columns, and are left out of args, as
+    are the keys of `leave_out`. Arrows of the categories `skip_arrows` become no rows. A unit of ts and dur is
+    10^nanoseconds_exponent ns. Of the text of args `most_text` bytes stay in memory, the rest goes to a file in
+    `spill_folder`. Works without the GIL.
     """
 
-    rows: int
-    """Not taken yet."""
-    text_bytes: int
-    """Of the texts in these rows."""
+    table: TraceTable
+    """The rows; complete after `finish`."""
     cut_off: bool
     """The text ended before its list or object did."""
     whole_microseconds: bool
     """No time had a part below a microsecond."""
-    first_row: int
-    """Rows before it are superseded by a second list of the same name."""
     def __init__(
         self,
         *,
@@ -379,22 +394,112 @@ class TraceJsonScanner:
         leave_out: Sequence[str] = ...,
         skip_arrows: Sequence[str] = ...,
         nanoseconds_exponent: int = ...,
+        spill_folder: str = ...,
+        most_text: int = ...,
     ) -> None: ...
     def feed(self, data: bytes) -> None:
-        """Raises NotATrace."""
+        """Raises NotATrace; OSError: the text of args cannot be written to its file."""
     def finish(self) -> None:
         """Raises NotATrace."""
-    def take(self) -> TraceBatch:
-        """The rows since the last call."""
     def groups(self) -> list[tuple[int, str, str | None, str | None, str | None, int, bool]]:
-        """(track, ph, cat, pid, tid, rows, skipped); the index is the number in the column `grp`.
-
-        A track is a pid and a tid.
-        """
+        """(track, ph, cat, pid, tid, rows, skipped), by number. A track is a pid and a tid."""
     def metadata(self) -> list[tuple[str, str]]:
         """Members of the file besides traceEvents, as JSON."""
     def faults(self) -> list[tuple[str, int, str]]:
         """(what, how often, an example)"""
+
+# trace_events_bindings.cpp
+
+class TraceStream:
+    """Rows as columns, a batch at a time. DuckDB reads it."""
+
+    columns: list[str]
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+class TraceTable:
+    """Rows of the scanner, numbered in the order of the file; see native/trace_table.h. Its length: how many labels."""
+
+    rows: int
+    first_row: int
+    """Rows before it are superseded by a second list of the same name, and in nothing that is asked."""
+    def __len__(self) -> int: ...
+    def labels(self, begin: int, end: int) -> list[tuple[int, str | None, tuple[int | None, ...], int, int]]:
+        """(group, name, values of the fields 'label', rows, rows with a time)"""
+    def raw(self, groups: Sequence[bool], columns: Sequence[str]) -> TraceStream:
+        """n, grp, ts_ns, and those of the columns that have values, of the rows of some groups."""
+    def texts(self, column: str) -> list[str]:
+        """The different values of a field 'text'."""
+    def shift(self, nanoseconds: int) -> None:
+        """Adds to all times."""
+    def rows_of(
+        self, labels: Sequence[bool]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Number, label, ts_ns and dur_ns (-1: unknown) of the rows of some labels that have a time."""
+    def numbers_of(self, labels: Sequence[bool]) -> list[int]:
+        """All rows of some labels."""
+    def row(self, row: int) -> tuple[int, str | None, int | None, str | None]:
+        """(group, name, dur_ns, args)"""
+
+class TraceEvents:
+    """What the rows of a table are, by their labels; see native/trace_events.h for the order of the calls.
+
+    Kinds are numbers of KINDS, or CALL, SYNC_CALL, LEFT_OUT; traits are bits; -1 stands for none. What is odd comes as
+    (how many rows, the first, its duration, bytes or start).
+    """
+
+    CALL: int
+    SYNC_CALL: int
+    LEFT_OUT: int
+    NO_STEP: int
+    POINT: int
+    COMPLETE: int
+    OPERATOR: int
+    MEMORY: int
+    MAY_BE_NEGATIVE: int
+    ARROW_END: int
+    COUNTED: int
+    timeless: tuple[int, int, int | None]
+    negative: tuple[int, int, int | None]
+    odd_bytes: tuple[int, int, int | None]
+    def __init__(
+        self,
+        table: TraceTable,
+        *,
+        kind: NDArray[np.uint8],
+        depth: NDArray[np.uint8],
+        traits: NDArray[np.uint8],
+        category: NDArray[np.int32],
+        process: NDArray[np.int32],
+        thread: NDArray[np.int32],
+        device: NDArray[np.int32],
+        stream: NDArray[np.int32],
+        step: NDArray[np.int64],
+        inner_first: bool = ...,
+    ) -> None: ...
+    def amend(self, row: int, dur_ns: int, flags: int, args: str) -> None: ...
+    def end_overruns(self, labels: Sequence[bool], stop_ns: int) -> None: ...
+    def settle(self) -> None: ...
+    def flag_leftovers(self, start_ns: int) -> tuple[int, int, int | None]: ...
+    def first_start(self, on_threads: bool) -> int | None: ...
+    def find_launches(self) -> None: ...
+    def place(
+        self,
+        process: NDArray[np.int64],
+        step: NDArray[np.int64],
+        start_ns: NDArray[np.int64],
+        end_ns: NDArray[np.int64],
+        tolerance_ns: int,
+    ) -> None:
+        """Finds parents and steps, of which these are the times."""
+    def state_parents(self) -> None: ...
+    def rows(
+        self, first: int, stack_first: int, categories: Sequence[str], backward: int, rows_a_batch: int
+    ) -> TraceStream:
+        """The rows of `event`, whose ids are first + number."""
+    def launched(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids of launches and of what they started."""
+    def arrow_ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers of ends of arrows on threads, of the slices around them, and of the next ones; -1: none."""
 
 # plain_pickle.cpp
 

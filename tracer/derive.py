@@ -31,6 +31,7 @@ MEMORY_CHANGE_COLUMNS = {
     "domains": "INTEGER",
     "stripe_bytes": "BIGINT",
     "stack": "INTEGER",  # alloc: where no event holds it, because the block is from before the recording
+    "last_use_ns": "BIGINT",  # free: when the last kernel or copy that touched the block was launched
 }
 MEMORY_CHANGE = f"""
 CREATE TEMP TABLE memory_change ({", ".join(f"{column} {kind}" for column, kind in MEMORY_CHANGE_COLUMNS.items())})
@@ -50,32 +51,38 @@ NEVER_ENDED = "events whose end was never seen: kept, but out of all sums"
 NEVER_RAN = (
     "launches without a kernel, copy or fallback: it had not run when the recording ended, or there is no record of it"
 )
-PLACED = "(SELECT process FROM placed_process)"
+COMPLETE = "(SELECT process FROM complete_process)"
 
 DATA_LOADER = "enumerate(DataLoader)#%"
 """What torch.utils.data.DataLoader itself annotates: the time in which its next batch was waited for, or made."""
 
 
-def derive(connection: duckdb.DuckDBPyConnection, placed: Collection[int] = ()) -> None:
+def derive(
+    connection: duckdb.DuckDBPyConnection, complete: Collection[int] = (), step_sources: Collection[str] = ()
+) -> None:
     """Fills in all that is derived. Steps come before flows because device rows take the step of their launch.
 
-    The rows of the processes `placed` have their parents and steps.
+    The rows of the processes `complete` have their parents, steps and flows of launches; `step_sources` said the steps.
     """
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE placed_process AS SELECT unnest(?::INTEGER[]) AS process", [[*placed]]
+        "CREATE OR REPLACE TEMP TABLE complete_process AS SELECT unnest(?::INTEGER[]) AS process", [[*complete]]
     )
-    [(unplaced,)] = connection.execute(f"SELECT count(*) FROM process WHERE id NOT IN {PLACED}").fetchall()
-    if unplaced:
+    stated = None
+    [(incomplete,)] = connection.execute(f"SELECT count(*) FROM process WHERE id NOT IN {COMPLETE}").fetchall()
+    if incomplete:
         nest_parents(connection)
-    mark_data_waits(connection)
-    mark_steps(connection, spread=unplaced > 0)
-    link_launches(connection)
+        mark_data_waits(connection)
+        stated = mark_steps(connection)
+        link_launches(connection)
+    note_step_source(connection, {*step_sources, stated})
     if connection.execute("FROM memory_change LIMIT 1").fetchone():
         pair_regions(connection)
         pair_allocations(connection)
         find_pieces(connection)
         find_accesses(connection)
     warn_of_odd_rows(connection)
+    if incomplete:
+        warn_of_lost_launches(connection)
 
 
 def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
@@ -87,7 +94,7 @@ def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
     """
     rows = connection.sql(f"""
         SELECT thread, ts_ns, ts_ns + coalesce(dur_ns, 0) AS end_ns, id FROM event
-        WHERE thread IS NOT NULL AND (flags & {INVALID | SUSPENDED}) = 0 AND process NOT IN {PLACED}
+        WHERE thread IS NOT NULL AND (flags & {INVALID | SUSPENDED}) = 0 AND process NOT IN {COMPLETE}
         ORDER BY thread, ts_ns, dur_ns DESC NULLS LAST, id DESC""").fetchnumpy()
     parent = _native.nest(rows["thread"], rows["ts_ns"], rows["end_ns"], rows["id"])
     nested = parent >= 0
@@ -102,7 +109,8 @@ def nest_parents(connection: duckdb.DuckDBPyConnection) -> None:
 def mark_data_waits(connection: duckdb.DuckDBPyConnection) -> None:
     """Gives the DataLoader's own annotations the category `dataloader`."""
     connection.execute(
-        "UPDATE event SET category = 'dataloader' WHERE kind = 'annotation' AND category IS NULL AND name LIKE ?",
+        f"""UPDATE event SET category = 'dataloader'
+            WHERE kind = 'annotation' AND category IS NULL AND name LIKE ? AND process NOT IN {COMPLETE}""",
         [DATA_LOADER],
     )
 
@@ -123,48 +131,37 @@ STATED_STEPS = """
 SELECT process, step, ts_ns, ts_ns + dur_ns AS end_ns FROM event WHERE category = 'step' AND kind = 'annotation'"""
 
 
-def optimizer_steps(table: str) -> str:
-    """SQL: steps without a stated begin: from the end of the optimiser's step before to the end of its own."""
-    return f"""
-        SELECT process, row_number() OVER of_process - 1 AS step,
-               coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
-        FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM {table}
-              WHERE {MAY_STATE_STEPS} AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
-        WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
+OPTIMIZER_STEPS = f"""
+SELECT process, row_number() OVER of_process - 1 AS step,
+       coalesce(lag(end_ns) OVER of_process, -9223372036854775808) AS ts_ns, end_ns
+FROM (SELECT process, ts_ns + dur_ns AS end_ns FROM event
+      WHERE {MAY_STATE_STEPS} AND name LIKE 'Optimizer.step#%' AND dur_ns IS NOT NULL)
+WINDOW of_process AS (PARTITION BY process ORDER BY end_ns)"""
+"""Steps without a stated begin: from the end of the optimiser's step before to the end of its own."""
 
 
-def mark_steps(connection: duckdb.DuckDBPyConnection, *, spread: bool = True) -> None:
+def mark_steps(connection: duckdb.DuckDBPyConnection) -> str | None:
     """Sets `event.step` from annotations that state steps, else from the ends of `Optimizer.step#...`.
 
-    Writes which to trace_info.steps_from.
+    Returns the source of what is stated.
     """
-    landed = [
-        name
-        for name, pattern in STEP_SOURCES
-        if _number_steps(connection, pattern, f"category = 'step' AND process IN {PLACED}")
-    ]
-    stated = _stated_source(connection)
-    if spread:
-        _spread_steps(connection, STATED_STEPS if stated else optimizer_steps("event"))
+    stated = next((source for source, pattern in STEP_SOURCES if _number_steps(connection, pattern)), None)
+    _spread_steps(connection, STATED_STEPS if stated else OPTIMIZER_STEPS)
+    return stated
+
+
+def note_step_source(connection: duckdb.DuckDBPyConnection, stated: Collection[str | None]) -> None:
+    """Writes to trace_info.steps_from what said the steps."""
     found = connection.execute("SELECT 1 FROM event WHERE step IS NOT NULL LIMIT 1").fetchone()
-    named = next((name for name, _ in STEP_SOURCES if name == stated or name in landed), "Optimizer.step")
-    source = named if found else "none"
-    connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [source])
+    named = next((name for name, _ in STEP_SOURCES if name in stated), "Optimizer.step")
+    connection.execute("INSERT INTO trace_info VALUES ('steps_from', ?)", [named if found else "none"])
 
 
-def _stated_source(connection: duckdb.DuckDBPyConnection) -> str | None:
-    """Numbers the annotations of the best source that there is, and names it. The processes `placed` have theirs."""
-    for source, pattern in STEP_SOURCES:
-        if _number_steps(connection, pattern, f"process NOT IN {PLACED}"):
-            return source
-    return None
-
-
-def _number_steps(connection: duckdb.DuckDBPyConnection, pattern: str, condition: str) -> bool:
+def _number_steps(connection: duckdb.DuckDBPyConnection, pattern: str) -> bool:
     """Whether there are annotations of a source of steps. They get their numbers."""
     row = connection.execute(
         f"""UPDATE event SET category = 'step', step = try_cast(regexp_extract(name, $1, 1) AS BIGINT)
-            WHERE {MAY_STATE_STEPS} AND regexp_matches(name, $1) AND {condition}""",
+            WHERE {MAY_STATE_STEPS} AND regexp_matches(name, $1) AND process NOT IN {COMPLETE}""",
         [pattern],
     ).fetchone()
     return row is not None and row[0] > 0
@@ -175,11 +172,11 @@ def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None
     connection.execute(f"""
         UPDATE event SET step = inside.step FROM (
             SELECT e.id, s.step FROM event e ASOF JOIN ({intervals}) s ON e.process = s.process AND e.ts_ns >= s.ts_ns
-            WHERE e.ts_ns < s.end_ns AND e.step IS NULL AND e.process NOT IN {PLACED}) inside
+            WHERE e.ts_ns < s.end_ns AND e.step IS NULL AND e.process NOT IN {COMPLETE}) inside
         WHERE event.id = inside.id""")
     connection.execute(f"""
         UPDATE event SET step = launch.step FROM event launch
-        WHERE event.thread IS NULL AND launch.kind = 'launch' AND event.process NOT IN {PLACED}
+        WHERE event.thread IS NULL AND launch.kind = 'launch' AND event.process NOT IN {COMPLETE}
           AND launch.process = event.process AND launch.correlation = event.correlation""")
 
 
@@ -189,10 +186,10 @@ def link_launches(connection: duckdb.DuckDBPyConnection) -> None:
 
     By nesting alone they would hang under the launch, or the op, between them and the fallback.
     """
-    connection.execute("""
+    connection.execute(f"""
         INSERT INTO flow
         SELECT 'launch', l.id, d.id FROM event l JOIN event d ON d.process = l.process AND d.correlation = l.correlation
-        WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback')""")
+        WHERE l.kind = 'launch' AND d.kind IN ('kernel', 'transfer', 'fallback') AND l.process NOT IN {COMPLETE}""")
     connection.execute("""
         UPDATE event SET device = started.device FROM (
             SELECT from_event, any_value(d.device) AS device FROM flow JOIN event d ON d.id = flow.to_event
@@ -278,18 +275,20 @@ def pair_allocations(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE TEMP TABLE paired AS
         SELECT *, lag(action) OVER same AS before, lead(action) OVER same AS after, lead(event) OVER same AS next_event,
-               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses
+               lead(ts_ns) OVER same AS next_ns, lead(uses) OVER same AS next_uses,
+               lead(last_use_ns) OVER same AS next_last_use_ns
         FROM memory_change WHERE action IN ('alloc', 'free')
         WINDOW same AS (PARTITION BY device, address ORDER BY ts_ns, event)""")
     connection.execute("""
         INSERT INTO allocation (id, device, address, size_bytes, requested_bytes, alloc_ns, free_ns, alloc_event,
-        free_event, stack, op, uses, before_trace)
+        free_event, stack, op, last_use_ns, uses, before_trace)
         SELECT row_number() OVER (ORDER BY p.ts_ns, p.event) - 1, p.device, address, size_bytes, requested_bytes,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.ts_ns END,
                CASE WHEN action = 'free' THEN p.ts_ns ELSE next_ns END,
                CASE WHEN action = 'alloc' AND NOT before_trace THEN p.event END,
                CASE WHEN action = 'free' THEN p.event WHEN after = 'free' THEN next_event END,
                coalesce(e.stack, p.stack), e.name,
+               CASE WHEN action = 'free' THEN p.last_use_ns WHEN after = 'free' THEN next_last_use_ns END,
                CASE WHEN action = 'free' THEN p.uses WHEN after = 'free' THEN next_uses END,
                action = 'free' OR before_trace
         FROM paired p LEFT JOIN event e ON e.id = p.event AND p.action = 'alloc'
@@ -321,19 +320,27 @@ def find_accesses(connection: duckdb.DuckDBPyConnection) -> None:
 
 def warn_of_odd_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Says in `quality` how many rows are kept out of sums, and which one is an example."""
+    [(flags,)] = connection.execute("SELECT coalesce(bit_or(flags), 0) FROM event").fetchall()
     for flag, what in [
         (INVALID, "events with times that cannot be: kept, but out of all sums"),
         (UNFINISHED, NEVER_ENDED),
     ]:
-        connection.execute(f"""
-            INSERT INTO quality (source, process, what, count, example)
-            SELECT p.source, e.process, '{what}', count(*), min(e.name)
-            FROM event e JOIN process p ON p.id = e.process WHERE (e.flags & {flag}) <> 0 GROUP BY ALL""")
+        if flags & flag:
+            connection.execute(f"""
+                INSERT INTO quality (source, process, what, count, example)
+                SELECT p.source, e.process, '{what}', count(*), min(e.name)
+                FROM event e JOIN process p ON p.id = e.process WHERE (e.flags & {flag}) <> 0 GROUP BY ALL""")
+
+
+def warn_of_lost_launches(connection: duckdb.DuckDBPyConnection) -> None:
+    """Says in `quality` which launches started nothing."""
     connection.execute(
-        """
+        f"""
         INSERT INTO quality (source, process, what, count, example)
         SELECT p.source, l.process, $1, count(*), min(l.name)
         FROM event l JOIN process p ON p.id = l.process
-        WHERE l.kind = 'launch' AND l.id NOT IN (SELECT from_event FROM flow WHERE kind = 'launch') GROUP BY ALL""",
+        WHERE l.kind = 'launch' AND l.id NOT IN (SELECT from_event FROM flow WHERE kind = 'launch')
+          AND l.process NOT IN {COMPLETE}
+        GROUP BY ALL""",
         [NEVER_RAN],
     )

@@ -36,6 +36,9 @@ DOMAINS = f"(r.correlation >> {_native.STRIPE_BITS})"
 STRIPE_BYTES = f"(r.correlation & {(1 << _native.STRIPE_BITS) - 1})"
 """A region that is striped over memory domains says so in its correlation; see tracer/native/record.h."""
 
+HAPPENED_NS = "if(r.kind = 'free', r.ts_ns + r.dur_ns, r.ts_ns)"
+"""A free's record begins with the last use of its block."""
+
 READ, WRITE = 1, 2
 """Bits of AccessMode in native/record.h."""
 
@@ -143,7 +146,8 @@ class LiveRows:
                    CASE r.kind WHEN 'op' THEN if((r.flags & {FLAGS["BACKWARD"]}) = 0, 'forward', 'backward')
                                WHEN 'transfer' THEN {directions}[try_cast(r.arg1 AS BIGINT) + 1]
                                WHEN 'annotation' THEN {sorts}[try_cast(r.arg0 AS BIGINT) + 1] END,
-                   n.text, r.ts_ns, r.dur_ns, r.process, if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
+                   n.text, {HAPPENED_NS}, if(r.kind = 'free', 0, r.dur_ns), r.process,
+                   if(r.kind IN ({on_device}), NULL, t.id), d.id, s.id,
                    if(r.kind IN ('region', 'op'), NULL, nullif(r.correlation, 0)), nullif(r.bytes, -1), k.id,
                    CASE WHEN r.kind = 'launch' THEN json_object('routed', n0.text, 'route', n1.text)
                         WHEN r.kind = 'kernel' THEN json_object('kernel', n0.text, 'vendor', n1.text)
@@ -175,10 +179,11 @@ class LiveRows:
             INSERT INTO memory_change
             SELECT CASE WHEN r.kind <> 'region' THEN r.kind::VARCHAR
                         WHEN (r.flags & {FLAGS["CLOSED"]}) = 0 THEN 'open' ELSE 'close' END,
-                   r.id, r.ts_ns, d.id, r.arg0, nullif(r.bytes, -1), if(r.kind = 'alloc', r.arg1, NULL),
+                   r.id, {HAPPENED_NS}, d.id, r.arg0, nullif(r.bytes, -1), if(r.kind = 'alloc', r.arg1, NULL),
                    if(r.kind = 'free' AND r.device >= 0, r.arg1, NULL), if(r.kind = 'region', r.arg1, NULL),
                    r.before_trace, CASE WHEN {STRIPED} THEN r.stream END, CASE WHEN {STRIPED} THEN {DOMAINS} END,
-                   CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END, NULL
+                   CASE WHEN {STRIPED} THEN {STRIPE_BYTES} END, NULL,
+                   if(r.kind = 'free' AND r.dur_ns > 0, r.ts_ns, NULL)
             FROM known r JOIN device_row d ON d.process = r.process AND d.code = r.device
             WHERE r.kind IN ('alloc', 'free', 'region')""")
 

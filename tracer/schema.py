@@ -146,7 +146,7 @@ TABLES = [
         "stack": ("INTEGER", "stack.id of the allocating line"),
         "op": ("VARCHAR", "op that allocated it"),
         "category": ("VARCHAR", "parameter, gradient, ...; NULL: not classified"),
-        "last_use_ns": ("BIGINT", "end of the last kernel or copy that touched it"),
+        "last_use_ns": ("BIGINT", "when the last kernel or copy that touched it was launched; NULL: not known, or not freed yet"),
         "uses": ("BIGINT", "kernels and copies that touched it; NULL: not counted or not freed yet"),
         "before_trace": ("BOOLEAN", "it was already there when the recording began"),
     }, sort="device, alloc_ns"),
@@ -211,7 +211,7 @@ VIEWS = [
         SELECT *, args->>'routed' AS routed, args->>'reason' AS reason FROM events WHERE kind = 'fallback'"""),
     View("memory_curve", "allocated bytes of a device after each change; blocks from before the recording count from its begin", """
         WITH change AS (
-            SELECT a.device, coalesce(a.alloc_ns, p.started_ns, a.free_ns) AS ts_ns, a.size_bytes AS delta FROM allocation a
+            SELECT a.device, coalesce(a.alloc_ns, least(p.started_ns, a.free_ns)) AS ts_ns, a.size_bytes AS delta FROM allocation a
             JOIN device d ON d.id = a.device JOIN process p ON p.id = d.process
             UNION ALL
             SELECT device, free_ns, -size_bytes FROM allocation WHERE free_ns IS NOT NULL),
@@ -219,7 +219,7 @@ VIEWS = [
         SELECT device, ts_ns, (sum(delta) OVER (PARTITION BY device ORDER BY ts_ns))::BIGINT AS allocated_bytes FROM moment"""),
     View("reserved_curve", "bytes in a device's regions after each change", """
         WITH change AS (
-            SELECT r.device, coalesce(r.opened_ns, p.started_ns, r.closed_ns) AS ts_ns, r.size_bytes AS delta FROM region r
+            SELECT r.device, coalesce(r.opened_ns, least(p.started_ns, r.closed_ns)) AS ts_ns, r.size_bytes AS delta FROM region r
             JOIN device d ON d.id = r.device JOIN process p ON p.id = d.process
             UNION ALL
             SELECT device, closed_ns, -size_bytes FROM region WHERE closed_ns IS NOT NULL),

@@ -10,7 +10,9 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -28,8 +30,10 @@ OUTPUT = "output"
 folder.
 """
 
-ROWS_A_GROUP = 61_440
-"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in."""
+ROWS_A_GROUP = 40_960
+"""Rows that DuckDB compresses at once: few enough that most of a trace is written while it comes in. Batches of as many
+rows are compressed by several threads, and never put together again.
+"""
 ROWS_A_STATEMENT = 200
 
 WRITTEN_BY_FINISH = ("schema_version", "tool_version")
@@ -42,19 +46,23 @@ class TraceBuilder:
     """Collects the rows of one trace in a file beside `output` (a .duckdb path), which gets that name with `finish`.
 
     Raises RalTraceError when the output cannot be written. Use it as a context manager: it removes what is unfinished.
+    With `wait=False` the file is opened in a thread meanwhile, and the first use of `connection` raises what is wrong
+    with it. `most_memory` is DuckDB's memory_limit; what is more spills to a private folder.
     """
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Path, *, wait: bool = True, most_memory: str | None = None) -> None:
         self.output = output
+        self._most_memory = most_memory
         self.partial = output.absolute().with_name(f".{output.name}.partial-{os.getpid()}-{threading.get_native_id()}")
         self._spill = tempfile.TemporaryDirectory(prefix="ral-trace-")
         self._closing = contextlib.ExitStack()
-        spilling = duckdb.connect(":memory:", config={"temp_directory": self._spill.name})
-        self.connection = self._closing.enter_context(interruptible(spilling))
+        opener = ThreadPoolExecutor(1, "trace opener")
+        self._opening = opener.submit(self._open)
+        opener.shutdown(wait=False)
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(self.close)
-            with self.saying_where():
-                self._attach()
+            if wait:
+                self._opening.result()
             unless_made.pop_all()
         self._next_id = dict.fromkeys(TABLES, 0)
         self.derived = False
@@ -62,22 +70,43 @@ class TraceBuilder:
 
         Set by an importer of whole traces.
         """
-        self.placed_processes: set[int] = set()
-        """Processes whose rows came with their parents and steps."""
+        self.complete_processes: set[int] = set()
+        """Processes whose rows came with all that is derived from them: parents, steps, flows of launches."""
+        self.step_sources: set[str] = set()
+        """What stated their steps, of derive.STEP_SOURCES."""
 
-    def _attach(self) -> None:
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """To a database in memory, with the file that grows as its current one."""
+        return self._opening.result()
+
+    @property
+    def spill_folder(self) -> Path:
+        """Where what does not fit into memory goes; private, and gone with `close`."""
+        return Path(self._spill.name)
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        with contextlib.ExitStack() as unless_made, self.saying_where():
+            limits = {} if self._most_memory is None else {"memory_limit": self._most_memory}
+            spilling = duckdb.connect(":memory:", config={"temp_directory": self._spill.name, **limits})
+            connection = unless_made.enter_context(interruptible(spilling))
+            self._attach(connection)
+            self._closing = unless_made.pop_all()
+        return connection
+
+    def _attach(self, connection: duckdb.DuckDBPyConnection) -> None:
         # 0600 before the first byte: a trace holds paths, command lines and source lines of its user.
         previous = os.umask(0o077)
         try:
-            self.connection.execute(
+            connection.execute(
                 f"ATTACH {sql_text(self.partial)} AS {OUTPUT} (TYPE duckdb, ROW_GROUP_SIZE {ROWS_A_GROUP})"
             )
         finally:
             os.umask(previous)
         # In one transaction: each would wait for the disk else.
-        self.connection.execute("BEGIN")
-        schema.create(self.connection, OUTPUT)
-        self.connection.execute(f"COMMIT; {derive.MEMORY_CHANGE}; {derive.ACCESS_SEEN}; BEGIN")
+        connection.execute("BEGIN")
+        schema.create(connection, OUTPUT)
+        connection.execute(f"COMMIT; {derive.MEMORY_CHANGE}; {derive.ACCESS_SEEN}; BEGIN")
 
     def __enter__(self) -> Self:
         return self
@@ -89,6 +118,7 @@ class TraceBuilder:
 
     def close(self) -> None:
         """Forgets all rows and removes the temporary files. What `finish` wrote stays."""
+        self._opening.exception()  # it may still be opening
         self._closing.close()
         self._spill.cleanup()
         for left in (self.partial, self.partial.with_name(f"{self.partial.name}.wal")):
@@ -151,7 +181,7 @@ class TraceBuilder:
         """Derives what follows from the events, and gives the file its final name."""
         with self.saying_where():
             if not self.derived:
-                derive.derive(self.connection, self.placed_processes)
+                derive.derive(self.connection, self.complete_processes, self.step_sources)
             self.info(**dict(zip(WRITTEN_BY_FINISH, (schema.SCHEMA_VERSION, version("ral-trace")), strict=True)))
             # Straight into the file, without a log beside it.
             self.connection.execute(f"SET checkpoint_threshold = '1B'; COMMIT; USE memory; DETACH {OUTPUT}")

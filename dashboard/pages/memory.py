@@ -4,7 +4,10 @@ from typing import Any
 
 from dash import html
 
-from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.leaks import LEAKS
+from ral_trace.analysis.lifetimes import LIFETIMES
+from ral_trace.analysis.memory import MEMORY_CURVE, MEMORY_PEAK
+from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.dashboard import figures
 from ral_trace.dashboard.answers import Answers
 from ral_trace.dashboard.grids import grid, table
@@ -37,7 +40,7 @@ def render(answers: Answers, view: View) -> list[Any]:
             if holders
             else html.P("No allocation was recorded."),
         ),
-        panel(GROWTH.title, GROWTH.about, grid("growth", GROWTH, chosen(answers, view, answers.ask(GROWTH.run)))),
+        panel(LEAKS.title, LEAKS.about, grid("leaks", LEAKS, chosen(answers, view, answers.ask(LEAKS.run)))),
         panel(
             LIFETIMES.title,
             LIFETIMES.about,

@@ -37,6 +37,7 @@ CHANGES = [
     "uses",
     "handle",
     "before_trace",
+    "last_use_ns",
 ]
 
 

@@ -66,7 +66,7 @@ def answers(case: Case, order: list[int] | None = None) -> dict[str, Rows]:
         return {name: question(trace) for name, question in QUESTIONS.items()}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(EVENTS, st.randoms())
 def test_on_any_rows(events: list[dict[str, Any]], random: Any):
     case = built(events)

@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ral_trace.analysis.memory import growth, lifetimes, memory_curve, memory_peak, peak_holders
+from ral_trace.analysis.lifetimes import lifetimes
+from ral_trace.analysis.memory import memory_by_category, memory_categories, memory_curve, memory_peak
+from ral_trace.analysis.peak_holders import peak_holders
+from ral_trace.tracer.reading import open_trace
 from tests.analysis.cases import T0, Case
+from tests.shared import CASES, needs_shared
 
 
 @pytest.fixture
@@ -69,32 +73,48 @@ def test_lifetimes(trace):
     assert (found[None]["median_ns"], found[None]["before_trace"], found[None]["still_live"]) == (None, 1, 1)
 
 
-def test_growth_tells_a_leak_from_a_cache(tmp_path: Path):
+def test_lifetimes_against_steps_and_the_next_use_of_the_address(tmp_path: Path):
     case = Case()
     case.device(index=0)
-    for step in range(6):
-        start = step * 1000
-        case.step(step, start, 900)
-        case.alloc("leak", start + 10, 64, 10_000 + step * 64)
-        case.alloc("scratch", start + 20, 512, 0)
-        case.free(start + 30, 512, 0)
-        if step == 2:
-            case.alloc("cache", start + 40, 4096, 50_000)
-        if step > 0:
-            case.free(start + 50, 8, 90_000 + step - 1)
-        case.alloc("steady", start + 60, 8, 90_000 + step)
-    case.alloc("after the last step", 5950, 8, 99_999)
+    for step in range(3):
+        case.step(step, step * 1_000_000, 900_000)
+    case.alloc("scratch", 100, 64, 0)
+    case.free(200, 64, 0)
+    case.alloc("scratch", 100_200, 64, 0)  # 100 us after the free, which is at once
+    case.free(100_300, 64, 0)
+    case.alloc("scratch", 200_301, 64, 0)  # and a nanosecond more than that
+    case.free(950_000, 64, 0)  # after its step's end
+    case.alloc("state", 300, 64, 4096)
+    case.free(1_950_000, 64, 4096)
     with case.open(tmp_path) as trace:
-        cache, leak = growth(trace)
-    assert (cache["op"], cache["grown_bytes"], cache["steps_grown"], cache["steps"]) == ("cache", 4096, 1, 6)
-    assert (leak["op"], leak["first_bytes"], leak["last_bytes"], leak["grown_bytes"], leak["grown_blocks"]) == (
-        "leak",
-        64,
-        384,
-        320,
-        5,
-    )
-    assert (leak["steps_grown"], leak["steps_shrunk"], leak["bytes_per_step"]) == (5, 0, 64)
+        found = {row["op"]: row for row in lifetimes(trace)}
+    scratch, state = found["scratch"], found["state"]
+    assert (scratch["short_lived"], scratch["long_lived"], scratch["reused_at_once"]) == (2, 0, 1)
+    assert (state["short_lived"], state["long_lived"], state["reused_at_once"]) == (0, 1, 0)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "peak", "end", "before"),
+    [
+        ("alloc_before_trace", 2_097_152 + 512, 2_097_152 + 512, 1),
+        ("free_without_alloc", 2_097_152, 0, 1),
+        ("free_pending", 2_097_152, 2_097_152, 0),
+        ("addr_reused_without_free", 1024, 512, 0),
+        ("cyclic_garbage_collected", 20 << 20, 0, 0),
+        ("leak_every_step", 60 << 20, 60 << 20, 0),
+    ],
+)
+def test_snapshots(name: str, peak: int, end: int, before: int):
+    with open_trace(CASES / "snap" / f"{name}.pickle") as trace:
+        curve = memory_curve(trace)
+        [found] = memory_peak(trace)
+        lives = lifetimes(trace)
+        categories = memory_categories(trace)
+    assert (found["peak_bytes"], found["end_bytes"]) == (peak, end)
+    assert min(row["allocated_bytes"] for row in curve) >= 0
+    assert sum(row["before_trace"] for row in lives) == before
+    assert sum(row["at_peak_bytes"] for row in categories) == peak
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=60)
@@ -130,3 +150,31 @@ def test_the_curve_equals_a_replay_and_thinning_keeps_the_peak(blocks, points):
     )
     assert peak["at_ns"] - T0 == min(moment for moment, level in replayed.items() if level == peak["peak_bytes"])
     assert curve[-1][1] == replayed[109] == peak["end_bytes"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(CHANGES, st.sampled_from([8, 2000]), st.randoms(use_true_random=False))
+def test_categories_add_up_to_the_curve_in_whatever_order_rows_are_stored(blocks, points, random):
+    case = Case()
+    case.device(index=0)
+    case.event("op", "Node", 40, 20, category="backward")
+    for step in range(5):
+        case.step(step, step * 20, 18)
+    for number, (begin, size, length) in enumerate(blocks):
+        case.alloc("op", begin, size, number * 4096)
+        if length <= 40:
+            case.free(begin + length, size, number * 4096)
+    answers = []
+    for order in (None, random.sample(range(len(case.events)), len(case.events))):
+        with TemporaryDirectory() as folder, case.open(Path(folder), order=order) as trace:
+            answers.append((memory_by_category(trace, points=points), memory_categories(trace)))
+            curve, [peak] = memory_curve(trace, points=points), memory_peak(trace)
+    assert answers[0] == answers[1]
+    by_category, totals = answers[0]
+    assert all(row["bytes"] > 0 for row in by_category)
+    for moment in curve:
+        at = [row["bytes"] for row in by_category if row["ts_ns"] == moment["ts_ns"]]
+        assert sum(at) == moment["allocated_bytes"]
+    assert sum(row["at_peak_bytes"] for row in totals) == peak["peak_bytes"]
+    assert sum(row["bytes"] for row in totals) == sum(size for _, size, _ in blocks)
+    assert all(row["most_bytes"] <= peak["peak_bytes"] for row in totals)

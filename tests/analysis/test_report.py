@@ -82,7 +82,7 @@ def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
         "Peak memory",
         "Held at the peak",
         "Lifetimes of blocks",
-        "Growth across steps",
+        "Growth and leaks",
         "Steps",
     ):
         assert f"\n{title}\n" in text

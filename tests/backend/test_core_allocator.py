@@ -1,5 +1,6 @@
 """What the allocator does, case by case; test_core_allocator_model.py has the random ones. And lists of devices."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -224,19 +225,114 @@ def test_unused_regions_are_given_back_above_the_threshold() -> None:
         ("garbage_collection_threshold:nan", "not between 0 and 1"),
         ("garbage_collection_threshold:0.8x", "not between 0 and 1"),
         ("max_split_size_mb:1,,", '"" is no option'),
+        ("region_size_mb:0", "region_size_mb is .*not a whole number"),
+        ("fit:worst", 'fit is "worst", not best or first'),
     ],
 )
 def test_settings_that_cannot_be(text: str, reason: str) -> None:
     allocator = core.RegionAllocator(capacity=1 << 20, settings="max_split_size_mb:7")
-    with pytest.raises(core.BadSettings, match=f"{reason}.*; options are max_split_size_mb:N .*threshold:X"):
+    with pytest.raises(
+        core.BadSettings,
+        match=f"{reason}.*; options are max_split_size_mb:N .*threshold:X .*region_size_mb:N .*fit:best",
+    ):
         allocator.set_settings(text)
     assert allocator.settings() == "max_split_size_mb:7"
 
 
 def test_settings_round_trip() -> None:
-    text = "max_split_size_mb:128,garbage_collection_threshold:0.8"
+    text = "max_split_size_mb:128,garbage_collection_threshold:0.8,region_size_mb:8,fit:first"
     allocator = core.RegionAllocator(capacity=1 << 20, settings=f" {text.replace(',', ' , ')} ")
     assert allocator.settings() == text
+
+
+def test_the_settings_region_size_goes_before_the_devices() -> None:
+    allocator = core.RegionAllocator(capacity=64 * MIB, region_bytes=16 * MIB, settings="region_size_mb:2")
+    for size in (1, 2, 5):
+        allocator.allocate(size * MIB)
+    assert [length // MIB for _, _, length, _ in allocator.regions()] == [2, 4, 8]
+
+
+@given(sizes=st.lists(st.integers(1, 900), min_size=2, max_size=30), wanted=st.integers(1, 900))
+def test_first_fit(sizes: list[int], wanted: int) -> None:
+    """Of several holes that are large enough the first is taken; some are of the sizes that have lists, some not."""
+    allocator = core.RegionAllocator(capacity=16 * MIB, settings="fit:first,max_split_size_mb:15")
+    holes = []
+    for size in sizes:
+        holes.append((allocator.allocate(size * 128), size))
+        allocator.allocate(128)  # keeps the holes apart
+    for address, _ in holes:
+        allocator.free(address)
+    found = allocator.allocate(wanted * 128)
+    fitting = [address for address, size in holes if size >= wanted]
+    assert found == fitting[0] if fitting else found not in dict(holes)
+    assert allocator.check() == ""
+
+
+def test_first_fit_prefers_the_older_range() -> None:
+    allocator = core.RegionAllocator(capacity=8 * MIB, region_bytes=MIB, max_regions=8, settings="fit:first")
+    older, newer = allocator.allocate(MIB), allocator.allocate(2 * MIB)
+    allocator.free(newer)
+    allocator.free(older)
+    assert allocator.allocate(KIB) == older
+
+
+def steps(*rows: tuple[str, int, int, int]) -> list[np.ndarray]:
+    """Columns of (action, block, amount, stream)."""
+    action, block, amount, stream = zip(*rows, strict=True)
+    numbers = [core.REPLAY_ACTIONS.index(name) for name in action]
+    types = (np.uint8, np.uint32, np.uint64, np.uint8)
+    return [np.array(column, kind) for column, kind in zip((numbers, block, amount, stream), types, strict=True)]
+
+
+def test_replay() -> None:
+    """Of a range of 1 KiB stream 0 frees 512 bytes; stream 1 may have them when what 0 had begun is done."""
+    rows = [
+        ("allocate", 7, 500, 0),
+        ("allocate", 8, 300, 0),
+        ("submit", 0, 0, 0),
+        ("free", 7, 0, 0),
+        ("free", 99, 0, 0),  # its alloc was lost
+        ("finish", 0, 1, 0),
+        ("allocate", 7, 512, 1),
+    ]
+    setup = {"capacity": 2048, "region_bytes": 1024}
+    assert core.replay(*steps(*rows), **setup) == {
+        "peak_reserved_bytes": 1024,
+        "peak_reserved_step": 0,
+        "peak_allocated_bytes": 512 + 384,
+        "regions_opened": 1,
+        "retries": 0,
+        "waits": 0,
+        "out_of_memory_step": None,
+        "end_reserved_bytes": 1024,
+        "end_allocated_bytes": 384 + 512,
+        "largest_free_bytes": 128,
+    }
+    waits = core.replay(*steps(*rows[:5], *rows[6:]), **setup)
+    assert (waits["peak_reserved_bytes"], waits["peak_reserved_step"], waits["regions_opened"]) == (2048, 5, 2)
+
+
+def test_a_replay_ends_where_memory_runs_out() -> None:
+    rows = [("allocate", 0, 600, 0), ("allocate", 1, 600, 0), ("free", 0, 0, 0)]
+    found = core.replay(*steps(*rows), capacity=1024)
+    assert (found["out_of_memory_step"], found["end_allocated_bytes"]) == (1, 640)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("allocate", 0, 1, 0), ("allocate", 0, 1, 0)], "step 1: the block is in use already"),
+        ([("allocate", 0, 1, 32)], "step 0: there is no such stream"),
+    ],
+)
+def test_replays_that_cannot_be(rows: list[tuple[str, int, int, int]], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        core.replay(*steps(*rows), capacity=1024)
+    columns = steps(*rows)
+    with pytest.raises(ValueError, match="of one length"):
+        core.replay(columns[0], columns[1][:0], *columns[2:], capacity=1024)
+    with pytest.raises(ValueError, match="no such action"):
+        core.replay(columns[0] * 0 + 4, *columns[1:], capacity=1024)
 
 
 def test_inactive_split_is_free_memory_beside_something_active() -> None:

@@ -14,7 +14,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 from ral_trace.analysis import Analysis, Rows
 from ral_trace.analysis.fallbacks import FALLBACKS
 from ral_trace.analysis.hotspots import HOTSPOTS, KERNELS
-from ral_trace.analysis.memory import GROWTH, LIFETIMES, MEMORY_CURVE, MEMORY_PEAK, PEAK_HOLDERS
+from ral_trace.analysis.leaks import LEAKS
+from ral_trace.analysis.lifetimes import LIFETIMES
+from ral_trace.analysis.memory import MEMORY_CURVE, MEMORY_PEAK
+from ral_trace.analysis.peak_holders import PEAK_HOLDERS
 from ral_trace.analysis.steps import STEPS
 from ral_trace.analysis.summary import DEVICES, SUMMARY
 from ral_trace.analysis.trust import LEDGER, QUALITY
@@ -249,7 +252,7 @@ def test_memory_equals_the_analyses(million: Watched, truth: Trace) -> None:
     for device in ("all", "ral:1"):
         million.choose("Device", device)
         of = {} if device == "all" else {"device": device}
-        for name, analysis in (("peak-holders", PEAK_HOLDERS), ("growth", GROWTH), ("lifetimes", LIFETIMES)):
+        for name, analysis in (("peak-holders", PEAK_HOLDERS), ("leaks", LEAKS), ("lifetimes", LIFETIMES)):
             million.until_grid(f"#{name}", as_shown(analysis, analysis.run(truth, **of)))
         rows = as_shown(MEMORY_PEAK, MEMORY_PEAK.run(truth, **of), zero)
         expected = [list(row.values()) for row in rows]
@@ -297,7 +300,7 @@ def test_an_answer_that_is_out_of_date_changes_nothing(million: Watched, truth: 
     assert len(held) == 1
     held[0].continue_()
     million.page.wait_for_timeout(500)
-    for name, analysis in (("peak-holders", PEAK_HOLDERS), ("growth", GROWTH), ("lifetimes", LIFETIMES)):
+    for name, analysis in (("peak-holders", PEAK_HOLDERS), ("leaks", LEAKS), ("lifetimes", LIFETIMES)):
         million.until_grid(f"#{name}", as_shown(analysis, analysis.run(truth, device="ral:0")))
     million.page.unroute_all()
     million.check()

@@ -119,11 +119,13 @@ def test_events_that_are_wrong_cost_only_themselves(tmp_path: Path) -> None:
         [START_NS, 2, 5, 99],
         [START_NS, 2, 2**62 - 1, 0],
         [START_NS, 2, 2**62 - 1, 0],
+        [2**61, 2, 5, 0],
+        [-(2**61), 2, 5, 0],
     ]
     with imported(json.dumps([*RAW, *wrong]).encode(), tmp_path) as trace:
         assert series(trace)["gradient"][-1] == (9, 0)
         [(count,)] = trace.sql("SELECT sum(count) FROM quality").fetchall()
-        assert count == 5
+        assert count == 7
 
 
 def test_a_level_below_nothing_is_a_gap(tmp_path: Path) -> None:

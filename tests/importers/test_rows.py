@@ -126,7 +126,7 @@ def test_numbers_that_do_not_fit_are_the_fault_of_their_file(
 
 def test_what_fails_at_the_end_is_said_of_the_output(builder: TraceBuilder, rows: Rows) -> None:
     rows.finish()
-    builder.connection.execute("DROP TABLE flow")
+    builder.connection.execute("DROP TABLE event")
     with pytest.raises(RalTraceError, match=r"run\.duckdb: the trace could not be written"):
         builder.finish()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
-from ral_trace.tracer.importers import import_files, opening, trace_events
+from ral_trace.tracer.importers import import_files
 from ral_trace.tracer.reading import open_trace
 from tests.importers.reading_back import CASES
 from tests.shared import TRACES, needs_shared
@@ -30,11 +30,12 @@ def scan(text: bytes, piece: int = 1 << 20, **options: Any) -> tuple[Rows, _nati
     for at in range(0, len(text), piece):
         scanner.feed(text[at : at + piece])
     scanner.finish()
-    DATABASE.register("batch", scanner.take())
+    groups = scanner.groups()
+    wanted = ["name", "dur_ns", "id", "bp", "args", *(column for _, column, _ in options.get("fields", []))]
+    DATABASE.register("batch", scanner.table.raw([True] * len(groups), wanted))
     found = DATABASE.sql("FROM batch ORDER BY n")
     names = found.columns
-    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-    groups = scanner.groups()
+    rows = [dict.fromkeys(wanted) | dict(zip(names, row, strict=True)) for row in found.fetchall()]
     for row in rows:
         row["track"], row["ph"], row["cat"], row["pid"], row["tid"] = groups[row.pop("grp")][:5]
     return rows, scanner
@@ -148,24 +149,20 @@ def test_an_event_that_is_not_json_costs_itself_only(text: bytes, names: list[st
     assert not scanner.cut_off
 
 
-def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever text it is that is long."""
-    text, sizes = "x" * (1 << 20), []
-    members = [("name", text), ("id", text), ("bp", text), ("args", {"a": text}), ("args", {"Call stack": text})]
-    events = [{"ph": "i", "ts": n, key: value} for key, value in members for n in range(4)]
-    path = tmp_path / "long.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+@pytest.mark.parametrize("most_text", [0, 1 << 20, 1 << 30])
+def test_long_texts_are_the_same_whether_they_stay_in_memory_or_not(most_text: int, tmp_path: Path) -> None:
+    """With four rows in a few megabytes, and rows without args in between."""
+    texts = [None if n % 3 == 1 else {"n": n, "text": chr(97 + n % 26) * (n % 7 << 18)} for n in range(40)]
+    events = [{"ph": "i", "ts": n, **({"args": args} if args else {})} for n, args in enumerate(texts)]
+    rows, _ = scan(json.dumps(events).encode(), most_text=most_text, spill_folder=str(tmp_path))
+    assert [row["args"] and json.loads(row["args"]) for row in rows] == texts
+    assert not list(tmp_path.iterdir())
 
-    class Watched(_native.TraceJsonScanner):
-        def take(self) -> _native.TraceBatch:
-            sizes.append(self.text_bytes)
-            return super().take()
 
-    monkeypatch.setattr(_native, "TraceJsonScanner", Watched)
-    monkeypatch.setattr(trace_events, "TEXT_BYTES_AT_ONCE", 3 << 20)
-    import_files([path], tmp_path / "out.duckdb")
-    assert sum(sizes) >= 20 << 20
-    assert max(sizes) <= (3 << 20) + 2 * opening.PIECE_BYTES
+def test_a_folder_that_is_not_there_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    events = [{"ph": "i", "args": {"text": "x" * (10 << 20)}} for _ in range(4)]
+    with pytest.raises(FileNotFoundError):
+        scan(json.dumps(events).encode(), most_text=0, spill_folder=str(tmp_path / "gone"))
 
 
 def test_many_members_beside_the_events_take_no_square_of_their_number() -> None:
@@ -186,7 +183,7 @@ def test_more_groups_than_there_can_be_are_refused_as_what_they_are() -> None:
 
 def test_the_last_list_of_events_counts() -> None:
     _, scanner = scan(b'{"traceEvents":[{"ph":"X"},{"ph":"X"}],"traceEvents":[{"ph":"i"}]}')
-    assert (scanner.first_row, len(scanner.groups())) == (2, 2)
+    assert (scanner.table.first_row, scanner.table.rows, len(scanner.groups())) == (2, 3, 2)
 
 
 @pytest.mark.parametrize("text", [b"", b" \n", b"5", b"\x80\x04}", b"not JSON", b'"[]"', b"{]", b'{"a":}'])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ral_trace.analysis.memory import growth
+from ral_trace.analysis.leaks import leaks
 from ral_trace.tracer import open_trace
 from tests.integration.programs import ral_trace
 
@@ -31,7 +31,7 @@ def said(trace: Path) -> str:
 
 def test_the_leak_is_named_and_the_report_says_so(leaky_trace: Path) -> None:
     with open_trace(leaky_trace) as trace:
-        first = growth(trace, device="ral:1")[0]
+        first = leaks(trace, device="ral:1")[0]
     assert first["op"] == "aten::addmm"
     assert first["steps"] == STEPS
     assert (first["steps_grown"], first["steps_shrunk"]) == (STEPS - 1, 0)

@@ -21,15 +21,15 @@ overlap without nesting go to threads of their own."""
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from ral_trace.tracer import _native
+from ral_trace.tracer.errors import RalTraceError
 from ral_trace.tracer.exporters import drawn, drawn_counters, drawn_tracks
-from ral_trace.tracer.exporters.output import MAX_NS, Selection, Window, create_packed, cut_note, select
+from ral_trace.tracer.exporters.output import Selection, Window, create_packed, cut_note, select
 from ral_trace.tracer.forms import JSON_VERSION
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.schema import SCHEMA_VERSION, TABLES, Table
@@ -39,78 +39,83 @@ ENDINGS: tuple[str, ...] = (".json", ".json.gz")
 
 MADE_UP_ID = 10_000_000
 """The first pid and tid given out to tracks that have none of their own; Linux gives out none above 2**22."""
-ROWS_AT_ONCE = 20_000
+COUNTED = ("memory.main.counted_on_devices", "memory.main.counted_by_source")
+"""Values of counters, in the database in memory that the trace is attached to: they spill to its private folder."""
 
 
 def write(trace: Trace, out: Path, window: Window) -> None:
-    """Writes the trace to `out`, compressed where the output's name ends in .gz. Raises duckdb.Error, OSError."""
+    """Writes the trace to `out`, compressed where the output's name ends in .gz.
+
+    Raises RalTraceError or duckdb.Error (a query), OSError (the disk).
+    """
     selection = select(trace, window)
     with create_packed(out) as file:
-        _write_document(trace, file, selection)
+        try:
+            _write_document(trace, file, selection)
+        except RuntimeError as error:
+            raise RalTraceError(f"{trace.path}: cannot be exported ({error}); give another trace") from error
 
 
 def _write_document(trace: Trace, file: IO[bytes], selection: Selection) -> None:
+    _stage_counters(trace, selection)
     zero_ns = _zero_ns(trace, selection)
     head = {"format": JSON_VERSION, "schema_version": SCHEMA_VERSION, "zero_ns": zero_ns}
     file.write(f'{{"ralTrace":{json.dumps(head, separators=(",", ":"))[:-1]},"tables":{{\n'.encode())
     conditions = selection.tables()
     for table in TABLES:
         file.write(f'"{table.name}":[\n'.encode())
-        _write_lines(file, _rows_of(trace, table, conditions.get(table.name, "true"), selection))
+        with _lines(file) as lines, trace.cursor() as connection:
+            lines.objects(connection.sql(_rows_sql(table, conditions.get(table.name, "true"), selection)))
         file.write(b"\n],\n" if table is not TABLES[-1] else b"\n]}},\n")
     file.write(b'"displayTimeUnit":"ns",\n"traceEvents":[\n')
-    _write_lines(file, _ViewerEvents(trace, selection, zero_ns).chunks())
+    with _lines(file) as lines:
+        _ViewerEvents(trace, selection, zero_ns - selection.shift_ns, lines).write()
     file.write(b"\n]}\n")
 
 
-def _write_lines(file: IO[bytes], chunks: Iterator[list[str]]) -> None:
-    """Writes the elements of an array, a line each, with commas between them."""
-    first = True
-    for chunk in chunks:
-        if chunk:
-            file.write(("" if first else ",\n").encode() + ",\n".join(chunk).encode())
-            first = False
+@contextmanager
+def _lines(file: IO[bytes]) -> Iterator[_native.JsonLines]:
+    """The elements of one array of the file."""
+    lines = _native.JsonLines(file.write)
+    yield lines
+    lines.finish()
+
+
+def _stage_counters(trace: Trace, selection: Selection) -> None:
+    """Works out what the counters show, which takes long and is asked for twice."""
+    values = drawn_counters.device_values_sql(selection), drawn_counters.source_values_sql(selection)
+    for table, query in zip(COUNTED, values, strict=True):
+        trace.connection.execute(f"CREATE OR REPLACE TABLE {table} AS {query}")
 
 
 def _zero_ns(trace: Trace, selection: Selection) -> int:
     """The earliest time that is drawn: viewers know no negative ones, and small numbers are exact in float64."""
-    values = (
-        f"({drawn_counters.device_values_sql(selection)}) UNION ALL ({drawn_counters.source_values_sql(selection)})"
-    )
+    values = " UNION ALL ".join(f"SELECT ts_ns FROM {table}" for table in COUNTED)
     [(first,)] = trace.sql(f"SELECT min(ts_ns) FROM ({values})").fetchall()
     begin = selection.first_ns
     return begin if first is None else min(begin, int(first) + selection.shift_ns)
 
 
-def _rows_of(trace: Trace, table: Table, condition: str, selection: Selection) -> Iterator[list[str]]:
-    """The rows of a table as JSON objects, in chunks."""
+def _rows_sql(table: Table, condition: str, selection: Selection) -> str:
+    """The rows of a table, with each column as a BIGINT, a VARCHAR, or what else JSON makes of it as a BLOB."""
     names = ", ".join(f'"{column}"' for column in table.columns)
     rows = f"SELECT {names} FROM {table.name} WHERE {condition}"
     if table.name == "quality":
         rows += cut_note(selection)
-    texts = ", ".join(_member(column, kind) for column, (kind, _) in table.columns.items())
     order = f"ORDER BY {table.sort}" if table.sort else ""
-    with trace.cursor() as connection:
-        found = connection.execute(f"SELECT '{{' || concat_ws(',', {texts}) || '}}' FROM ({rows}) {order}")
-        while chunk := found.fetchmany(ROWS_AT_ONCE):
-            yield [text for (text,) in chunk]
+    values = ", ".join(f'{_value(column, kind)} AS "{column}"' for column, (kind, _) in table.columns.items())
+    return f"SELECT {values} FROM (FROM ({rows}) {order})"
 
 
-def _member(column: str, kind: str) -> str:
-    """SQL: one member of an object, `"name":value`; NULL where the value is NULL."""
+def _value(column: str, kind: str) -> str:
     value = f'"{column}"'
+    if kind in ("BIGINT", "INTEGER", "UTINYINT"):
+        return f"{value}::BIGINT"
+    if kind in ("VARCHAR", "JSON", "event_kind"):
+        return f"{value}::VARCHAR"
     if kind == "DOUBLE":
-        text = f"CASE WHEN isfinite({value}) THEN to_json({value}) ELSE to_json({value}::VARCHAR) END"
-    elif kind in ("JSON", "event_kind"):
-        text = f"to_json({value}::VARCHAR)"
-    else:
-        text = f"to_json({value})"
-    return f"CASE WHEN {value} IS NOT NULL THEN '\"{column}\":' || ({text})::VARCHAR END"
-
-
-def _microseconds(value: str) -> str:
-    """SQL: nanoseconds as text in microseconds, exactly."""
-    return f"(({value}) // 1000)::VARCHAR || '.' || lpad((({value}) % 1000)::VARCHAR, 3, '0')"
+        return f"encode(CASE WHEN isfinite({value}) THEN to_json({value}) ELSE to_json({value}::VARCHAR) END::VARCHAR)"
+    return f"encode(to_json({value})::VARCHAR)"
 
 
 @dataclass(frozen=True)
@@ -121,41 +126,40 @@ class _Place:
     tid: int
     name: str
 
+    def members(self) -> str:
+        """As members of an element."""
+        return f'"pid":{self.pid},"tid":{self.tid}'
+
 
 class _ViewerEvents:
-    """The elements of `traceEvents`."""
+    """The elements of `traceEvents`. Times count from `zero_ns`."""
 
-    def __init__(self, trace: Trace, selection: Selection, zero_ns: int) -> None:
+    def __init__(self, trace: Trace, selection: Selection, zero_ns: int, lines: _native.JsonLines) -> None:
         self._trace = trace
         self._selection = selection
-        self._zero = zero_ns - selection.shift_ns
+        self._zero_ns = zero_ns
+        self._lines = lines
         self._made_up = MADE_UP_ID
-        self._lanes = _native.TrackLanes()
-        self._lane_places: dict[tuple[int, int], _Place] = {}
-        self._names: list[str] = []
-        self._places = self._place_tracks()
+        self._places: dict[int, _Place] = {}
 
-    def chunks(self) -> Iterator[list[str]]:
-        """All elements, in chunks of JSON texts."""
-        yield self._take_names()
-        yield from self._slices()
-        yield from self._counters()
+    def write(self) -> None:
+        """Slices and points, and behind each the ends of its arrows; then the counters."""
+        self._place_tracks()
+        rows, arrows = drawn.slices_sql(self._selection), drawn.arrows_sql(self._selection)
+        with self._trace.cursor() as of_rows, self._trace.cursor() as of_arrows:
+            self._lines.slices(of_rows.sql(rows), of_arrows.sql(arrows), zero_ns=self._zero_ns, place=self._lane)
+        self._write_counters()
 
     def _new_id(self) -> int:
         self._made_up += 1
         return self._made_up
 
-    def _take_names(self) -> list[str]:
-        names, self._names = self._names, []
-        return names
-
     def _name(self, what: str, pid: int, tid: int, args: dict[str, Any]) -> None:
-        self._names.append(json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}))
+        self._lines.line(json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}))
 
-    def _place_tracks(self) -> dict[int, _Place]:
-        places: dict[int, _Place] = {}
+    def _place_tracks(self) -> None:
         for order, track in enumerate(drawn_tracks.tracks(self._trace)):
-            above = None if track.parent is None else places.get(track.parent)
+            above = None if track.parent is None else self._places.get(track.parent)
             if track.is_group:
                 place = _Place(track.pid or self._new_id(), self._new_id(), track.name)
                 name = track.name if above is None else f"{track.name} of {above.name} ({above.pid})"
@@ -166,125 +170,27 @@ class _ViewerEvents:
                 pid = above.pid if above is not None else self._new_id()
                 place = _Place(pid, track.tid or self._new_id(), track.name)
                 self._name("thread_name", pid, place.tid, {"name": track.name})
-            places[track.key] = place
-        return places
+            self._places[track.key] = place
 
-    def _lane(self, track: int, lane: int) -> _Place:
-        """The place of a lane of a track; a track that nobody described gets one of its own."""
-        found = self._lane_places.get((track, lane))
-        if found is None:
-            base = self._places.get(track) or _Place(self._new_id(), self._new_id(), "unknown track")
-            found = base
-            if lane > 0:
-                found = _Place(base.pid, self._new_id(), f"{base.name} (overlap {lane})")
-                self._name("thread_name", found.pid, found.tid, {"name": found.name})
-            self._lane_places[track, lane] = found
-        return found
+    def _lane(self, track: int, lane: int) -> str:
+        """Where a lane of a track is drawn; a track that nobody described gets a place of its own."""
+        place = self._places.get(track)
+        if place is None:
+            place = self._places[track] = _Place(self._new_id(), self._new_id(), "unknown track")
+        if lane > 0:
+            place = _Place(place.pid, self._new_id(), f"{place.name} (overlap {lane})")
+            self._name("thread_name", place.pid, place.tid, {"name": place.name})
+        return place.members()
 
-    def _slices(self) -> Iterator[list[str]]:
-        """Slices and points, and behind each the ends of its arrows."""
-        start = f"start_ns - ({self._zero})"
-        shown = " || ".join(
-            ["'\"name\":' || to_json(name)", "',\"cat\":' || to_json(kind)", "',\"args\":{' || concat_ws(',', " +
-             ", ".join(_member(column, "") for column in drawn.ANNOTATIONS) + ") || '}'"]
-        )  # fmt: skip
-        query = f"""
-            SELECT id, track, start_ns, CASE shape WHEN {drawn.SHAPE_SLICE} THEN dur_ns END AS dur_ns, shape,
-                   {_microseconds(start)} AS ts, {_microseconds("dur_ns")} AS dur, {shown} AS shown
-            FROM ({drawn.slices_sql(self._selection)})"""
-        arrows = _Arrows(self._trace, self._selection)
-        with self._trace.cursor() as connection:
-            found = connection.execute(query)
-            while rows := found.fetchmany(ROWS_AT_ONCE):
-                lines = self._lines(rows, arrows)
-                yield self._take_names()
-                yield lines
-        arrows.close()
-
-    def _lines(self, rows: list[tuple[Any, ...]], arrows: "_Arrows") -> list[str]:
-        lanes = self._lanes_of(rows)
-        lines = []
-        for (number, track, _, _, shape, ts, dur, shown), lane in zip(rows, lanes, strict=True):
-            place = self._lane(track, lane)
-            where = f'"pid":{place.pid},"tid":{place.tid},"ts":{ts}'
-            if shape == drawn.SHAPE_SLICE:
-                lines.append(f'{{"ph":"X",{where},"dur":{dur},{shown}}}')
-            elif shape == drawn.SHAPE_OPEN:
-                lines.append(f'{{"ph":"B",{where},{shown}}}')
-            else:
-                lines.append(f'{{"ph":"i","s":"t",{where},{shown}}}')
-            for arrow, second in arrows.at(number) if number == arrows.event else ():
-                phase = '"f","bp":"e"' if second else '"s"'
-                lines.append(f'{{"ph":{phase},"id":{arrow},{where},"name":"flow","cat":"flow"}}')
-        return lines
-
-    def _lanes_of(self, rows: list[tuple[Any, ...]]) -> list[int]:
-        """A lane for each slice; points need none."""
-        lanes = np.zeros(len(rows), np.int64)
-        long = [n for n, row in enumerate(rows) if row[4] != drawn.SHAPE_POINT]
-        starts = [rows[n][2] for n in long]
-        ends = [MAX_NS if rows[n][3] is None else min(rows[n][2] + rows[n][3], MAX_NS) for n in long]
-        track = np.array([rows[n][1] for n in long], np.int64)
-        lanes[long] = self._lanes.place(track, np.array(starts, np.int64), np.array(ends, np.int64))
-        placed: list[int] = lanes.tolist()
-        return placed
-
-    def _counters(self) -> Iterator[list[str]]:
+    def _write_counters(self) -> None:
         frames = {track.key: self._counter_frame(track) for track in drawn_tracks.counter_tracks(self._trace)}
-        for values in (
-            drawn_counters.device_values_sql(self._selection),
-            drawn_counters.source_values_sql(self._selection),
-        ):
-            ts = _microseconds(f"ts_ns - ({self._zero})")
+        for table in COUNTED:
             with self._trace.cursor() as connection:
-                found = connection.execute(
-                    f"SELECT key, {ts}, to_json(value)::VARCHAR FROM ({values}) ORDER BY key, ts_ns"
-                )
-                while rows := found.fetchmany(ROWS_AT_ONCE):
-                    yield [
-                        f"{frames[key][0]}{ts}{frames[key][1]}{value}}}}}" for key, ts, value in rows if key in frames
-                    ]
+                rows = connection.sql(f"FROM {table} ORDER BY key, ts_ns")
+                self._lines.counters(rows, zero_ns=self._zero_ns, frame=frames.get)
 
     def _counter_frame(self, track: drawn_tracks.CounterTrack) -> tuple[str, str]:
         """What stands before the time of a value, and between it and the value."""
         place = self._lane(-1 if track.parent is None else track.parent, 0)
         name, unit = json.dumps(track.name), json.dumps(track.unit or "value")
-        before = f'{{"ph":"C","pid":{place.pid},"tid":{place.tid},"ts":'
-        return before, f',"name":{name},"args":{{{unit}:'
-
-
-class _Arrows:
-    """Walks the ends of arrows beside the slices, which come in the same order."""
-
-    def __init__(self, trace: Trace, selection: Selection) -> None:
-        self._open: set[int] = set()
-        self._connection = trace.connection.cursor()
-        self._connection.execute("USE trace")
-        self._found = self._connection.execute(drawn.arrows_sql(selection))
-        self._rows: Iterator[tuple[int, int]] = iter(())
-        self._next: tuple[int, int] | None = None
-        self._advance()
-
-    def _advance(self) -> None:
-        self._next = next(self._rows, None)
-        if self._next is None:
-            self._rows = iter(self._found.fetchmany(ROWS_AT_ONCE))
-            self._next = next(self._rows, None)
-
-    @property
-    def event(self) -> int | None:
-        """The next event that an arrow has an end at."""
-        return None if self._next is None else self._next[0]
-
-    def at(self, event: int) -> Iterator[tuple[int, bool]]:
-        """The arrows that have an end at an event, each with whether the other end has been already."""
-        while self._next is not None and self._next[0] == event:
-            arrow = self._next[1]
-            second = arrow in self._open
-            (self._open.discard if second else self._open.add)(arrow)
-            self._advance()
-            yield arrow, second
-
-    def close(self) -> None:
-        """Ends the query."""
-        self._connection.close()
+        return f'{{"ph":"C",{place},"ts":', f',"name":{name},"args":{{{unit}:'

@@ -77,8 +77,7 @@ def import_files(
     `advance` is called with the bytes read since the last call. One of several files that cannot be read costs the
     others nothing: `refused` is called with why, which `quality` says too. Raises InputRefused where none can be read.
     """
-    with TraceBuilder(out) as builder:
-        builder.connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
+    with TraceBuilder(out, wait=False, most_memory=MOST_MEMORY) as builder:
         inputs = _Inputs(files)
         with builder.saying_where():
             read = list(_read_all(builder, inputs, advance))

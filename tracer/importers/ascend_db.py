@@ -22,9 +22,8 @@ from ral_trace.tracer.importers.ascend_tasks import (
     task_kind,
 )
 from ral_trace.tracer.importers.calls import SYNC_CALL
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import LIMIT, Rows
 from ral_trace.tracer.importers.sqlite import CUT_OFF, batches, opened_database, tables
-from ral_trace.tracer.importers.trace_events import LATEST_NS
 from ral_trace.tracer.schema import FLAGS
 
 OURS = frozenset({"STRING_IDS", "TASK", "CANN_API", "PYTORCH_API", "COMPUTE_TASK_INFO", "COMMUNICATION_OP"})
@@ -115,7 +114,7 @@ class _Reader:
     def _bounded(self, value: Any) -> int | None:
         """A time or a size that can be."""
         number = self._whole(value)
-        return None if number is None or abs(number) >= LATEST_NS else number
+        return None if number is None or abs(number) >= LIMIT else number
 
     def _span(self, row: dict[str, Any], what: str) -> tuple[int, int | None] | None:
         """Start and duration; None: the row has no time."""

@@ -30,7 +30,7 @@ from ral_trace.tracer.importers.ascend_tasks import (
 )
 from ral_trace.tracer.importers.calls import SYNC_CALL
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Field, Group, Scan, integer, parsed, scanned
+from ral_trace.tracer.importers.trace_events import Field, Group, Scan, bound_sizes, integer, parsed, scanned, stage
 from ral_trace.tracer.schema import FLAGS
 
 FIELDS: list[Field] = [
@@ -83,6 +83,8 @@ class Layer:
 def read_json(path: Path, rows: Rows) -> int:
     """Adds the file's rows, and returns the id of their process. Raises InputRefused."""
     with scanned(path, rows, fields=FIELDS, leave_out=LEFT_OUT) as scan:
+        stage(rows, scan, scan.groups)
+        bound_sizes(rows, ["plane_bytes"])
         return _Reader(rows, scan).read()
 
 

@@ -7,7 +7,7 @@ EVENT_WAIT_SQE, Notify Wait, NOTIFY_WAIT.
 import re
 from decimal import Decimal, InvalidOperation
 
-from ral_trace.tracer.importers.rows import Frame
+from ral_trace.tracer.importers.rows import LIMIT, Frame
 
 DEVICE_TYPE = "npu"
 VENDOR = "Huawei"
@@ -26,8 +26,7 @@ ANNOTATIONS = re.compile(r"ProfilerStep#\d+\Z|Optimizer\.|enumerate\(DataLoader\
 """Ranges of torch.profiler, which torch_npu writes among the operators."""
 FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)\Z", re.DOTALL)
 MOST_DIGITS = 20
-INTEGERS = range(-(2**61) + 1, 2**61)
-"""73 years, in ns: sums of two times stay within 64 bits."""
+INTEGERS = range(-LIMIT + 1, LIMIT)
 NS_PER_US, BYTES_PER_KB, BYTES_PER_MB = 1_000, 1024, 1024 * 1024
 
 

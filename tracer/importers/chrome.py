@@ -7,7 +7,7 @@ exit), else an annotation with the file's category.
 import re
 from pathlib import Path
 
-from ral_trace.tracer.importers.event_import import Dialect, clock_zero, forget, import_events
+from ral_trace.tracer.importers.event_import import Dialect, import_events
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.places import Role
 from ral_trace.tracer.importers.rows import Rows
@@ -31,10 +31,9 @@ def read(path: Path, rows: Rows) -> None:
     """Adds the file's rows. Raises InputRefused."""
     with scanned(path, rows) as scan:
         viztracer = "viztracer_metadata" in scan.metadata
-        import_events(rows, scan, Dialect(role_of, rounding_ns=1, inner_first=viztracer))
-        rows.facts["clock_zero"] = clock_zero(rows)
+        imported = import_events(rows, scan, Dialect(role_of, rounding_ns=1, inner_first=viztracer))
+        rows.facts["clock_zero"] = imported.clock_zero
         rows.facts["producer"] = _viztracer(scan) if viztracer else None
-        forget(rows)
 
 
 def role_of(group: Group) -> Role | None:

@@ -9,19 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ral_trace.tracer.importers.event_import import (
-    RECORDER,
-    Dialect,
-    Imported,
-    Window,
-    clock_zero,
-    forget,
-    import_events,
-)
+from ral_trace.tracer.importers.event_import import Dialect, Window, import_events
+from ral_trace.tracer.importers.meanings import RECORDER
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.places import Role
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import LATEST_NS, Field, Group, Scan, count_from, integer, scanned
+from ral_trace.tracer.importers.trace_events import LATEST_NS, Field, Group, Label, Scan, integer, rows_of, scanned
 
 FORMAT = "Kineto JSON"
 
@@ -29,15 +22,15 @@ FIELDS: list[Field] = [
     ("correlation", "correlation", "int"),
     ("External id", "external", "int"),
     ("external id", "external", "int"),
-    ("device", "device", "int"),
-    ("Device Id", "device", "int"),
-    ("stream", "stream", "int"),
+    ("device", "device", "label"),
+    ("Device Id", "device", "label"),
+    ("stream", "stream", "label"),
     ("bytes", "bytes", "int"),
     ("Bytes", "bytes", "int"),
     ("Addr", "address", "uint"),
     ("Total Allocated", "allocated", "int"),
     ("Total Reserved", "reserved", "int"),
-    ("Device Type", "device_type", "int"),
+    ("Device Type", "device_type", "label"),
     ("Python id", "python_id", "int"),
     ("Python parent id", "python_parent", "int"),
     ("Fwd thread id", "forward_thread", "int"),
@@ -78,16 +71,14 @@ def read(path: Path, rows: Rows) -> None:
             rows.bad("a base of times that cannot be: left out", base_ns)
             base_ns = 0
         if base_ns:
-            count_from(rows, base_ns)
-        window = _window(rows, scan)
+            scan.table.shift(base_ns)
+        window = _window(scan)
         facts = {**_distributed(rows, scan), "started_ns": window.start_ns, "ended_ns": window.end_ns}
         imported = import_events(rows, scan, DIALECT, window=window, facts=facts)
-        _state_parents(rows, imported)
-        rows.facts["clock_zero"] = "unix epoch" if base_ns else clock_zero(rows)
+        rows.facts["clock_zero"] = "unix epoch" if base_ns else imported.clock_zero
         rows.facts["clock_offset_ns"] = base_ns or None
         rows.facts["program"] = imported.places.program
         rows.facts["producer"] = _producer(scan)
-        forget(rows)
 
 
 def role_of(group: Group) -> Role | None:
@@ -109,19 +100,20 @@ DIALECT = Dialect(
     fields=FIELDS,
     one_process=True,
     arrow_kinds={"fwdbwd": "autograd"},
+    external_parents=True,
 )
 
 
-def _window(rows: Rows, scan: Scan) -> Window:
+def _window(scan: Scan) -> Window:
     """What the span of the recorder says."""
-    if not any(group.cat == "Trace" for group in scan.groups):
-        return Window()
-    [(start_ns, end_ns)] = rows.builder.connection.execute(
-        """SELECT min(ts_ns), max(ts_ns + dur_ns) FROM raw_event
-           WHERE ph = 'X' AND cat = 'Trace' AND dur_ns >= 0 AND starts_with(name, ?)""",
-        [RECORDER],
-    ).fetchall()
-    return Window(start_ns, end_ns)
+    found = rows_of(scan, [_is_recording(label) for label in scan.labels()])
+    ended = found["dur_ns"] >= 0
+    start_ns, end_ns = found["ts_ns"][ended], (found["ts_ns"] + found["dur_ns"])[ended]
+    return Window(int(start_ns.min()), int(end_ns.max())) if ended.any() else Window()
+
+
+def _is_recording(label: Label) -> bool:
+    return label.group.ph == "X" and label.group.cat == "Trace" and (label.name or "").startswith(RECORDER)
 
 
 def _distributed(rows: Rows, scan: Scan) -> dict[str, Any]:
@@ -150,23 +142,3 @@ def _producer(scan: Scan) -> str:
         if isinstance(scan.metadata.get(key), str | int | float)
     ]
     return ", ".join([f"{RECORDER} (Kineto)", *stated])
-
-
-def _state_parents(rows: Rows, imported: Imported) -> None:
-    """What nesting does not say, the External id may: the op that a launch, or a row on a device that nobody launched,
-    belongs to. (In files of the first eras it is the correlation, and says nothing.)
-    """
-    rows.builder.connection.execute(
-        """
-        UPDATE event SET parent = stated.op FROM (
-            SELECT $1 + m.n AS id, $1 + max(o.n) AS op
-            FROM mapped m LEFT JOIN placed p ON p.n = m.n
-            LEFT JOIN launch_of l ON l.process = m.process AND l.correlation = m.correlation
-            JOIN (SELECT external, process, n, ts_ns FROM mapped WHERE kind = 'op' AND external IS NOT NULL) o
-              ON o.external = m.external AND o.process = m.process AND o.ts_ns <= m.ts_ns
-            WHERE m.external IS DISTINCT FROM m.correlation
-              AND (m.kind = 'call' AND p.parent IS NULL OR m.kind IN ('kernel', 'transfer') AND l.n IS NULL)
-            GROUP BY m.n) stated
-        WHERE event.id = stated.id AND event.parent IS NULL""",
-        [imported.landed.first],
-    )

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ral_trace.tracer.importers.places import Places, stream_number
-from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Scan, integer
+from ral_trace.tracer.importers.places import Places, Role, stream_number
+from ral_trace.tracer.importers.rows import SUM_LIMIT, Rows
+from ral_trace.tracer.importers.trace_events import Label, Scan, integer
 
 TORCH_TYPES = {
     0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 18: "ipu", 19: "mtia", 20: "privateuse1",
@@ -31,7 +31,6 @@ TYPES = {
 }
 """By what a category begins with: the device type in torch."""
 LARGEST_INDEX = 1 << 20
-MOST_BYTES_IN_ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -40,33 +39,53 @@ class _Kind:
     properties: dict[int, dict[str, Any]]
 
 
-def add_devices(rows: Rows, scan: Scan, places: Places) -> None:
-    """Adds devices and streams, and the temporary table `spot`: grp, device, stream, type to ids."""
+@dataclass(frozen=True)
+class Spot:
+    """Where the rows of a label ran, or what memory they are about."""
+
+    device: int
+    stream: int | None
+    works: bool
+    """The device did it: there is no thread."""
+
+
+def add_devices(rows: Rows, scan: Scan, places: Places) -> dict[int, Spot]:
+    """Adds devices and streams. Returns where the rows of labels ran, by their numbers."""
     kind = _Kind(_device_type(scan), _properties(scan))
-    connection = rows.builder.connection
     if places.main is not None:
         for index in kind.properties:
             _device(rows, places.main, kind.type, index, kind)
-    found = connection.execute("""
-        SELECT DISTINCT r.grp, p.process, p.on_device OR r.device_type IS NULL, r.device, r.stream, r.device_type
-        FROM full_row r JOIN place p USING (grp)
-        WHERE p.on_device OR (p.role IN ('CALL_OR_KERNEL', 'OTHER') AND r.stream IS NOT NULL)
-           OR (p.role = 'INSTANT' AND r.device_type IS NOT NULL)
-        ORDER BY ALL""").fetchall()
-    by_number = {group.number: group for group in scan.groups}
-    spots: list[tuple[Any, ...]] = []
-    for grp, process, works, index, stream, code in found:
-        group = by_number[grp]
+    labels: dict[tuple[Any, ...], list[int]] = {}
+    for number, label in enumerate(scan.labels()):
+        if label.rows and (key := _spot_key(label, places)) is not None:
+            labels.setdefault(key, []).append(number)
+    found: dict[int, Spot] = {}
+    for key in sorted(labels, key=lambda key: [(value is None, value or 0) for value in key]):
+        grp, process, works, index, stream, code = key
+        group = scan.groups[grp]
         if not works:
             type = TORCH_TYPES.get(code, f"device type {code}")
-            at = _device(rows, process, type, 0 if type == "cpu" else _index(index, None), kind)
-            spots.append((grp, index, stream, code, False, at, None))
+            spot = Spot(_device(rows, process, type, 0 if type == "cpu" else _index(index, None), kind), None, False)
         else:
-            at = _device(rows, process, kind.type, _index(index, group.pid), kind)
-            number = stream_number(stream, group.tid)
-            line = None if number is None else rows.stream(at, number)
-            spots.append((grp, index, stream, code, True, at, line))
-    _add_spot_table(rows, spots)
+            device = _device(rows, process, kind.type, _index(index, group.pid), kind)
+            line = stream_number(stream, group.tid)
+            spot = Spot(device, None if line is None else rows.stream(device, line), True)
+        found |= dict.fromkeys(labels[key], spot)
+    return found
+
+
+def _spot_key(label: Label, places: Places) -> tuple[Any, ...] | None:
+    """What the place of a label's rows on devices follows from; None: they have none."""
+    if label.group.number not in places.process:
+        return None
+    role = places.roles.get(label.group.number, Role.INSTANT)
+    device, stream, code = (label.fields.get(name) for name in ("device", "stream", "device_type"))
+    on_device = role.value.on_device
+    ran = on_device or (role in (Role.CALL_OR_KERNEL, Role.OTHER) and stream is not None)
+    if not ran and not (role is Role.INSTANT and code is not None):
+        return None
+    process = places.process[label.group.number]
+    return label.group.number, process, on_device or code is None, device, stream, code
 
 
 def _index(index: int | None, pid: str | None) -> int | None:
@@ -104,26 +123,19 @@ def _device_type(scan: Scan) -> str:
     return "cuda" if _properties(scan) or categories & {"runtime"} else "gpu"
 
 
-def _add_spot_table(rows: Rows, spots: list[tuple[Any, ...]]) -> None:
-    connection = rows.builder.connection
-    connection.execute("""
-        CREATE OR REPLACE TEMP TABLE spot (grp BIGINT, device BIGINT, stream BIGINT, device_type BIGINT, works BOOLEAN,
-                                           device_id INTEGER, stream_id INTEGER)""")
-    if spots:
-        columns = [list(column) for column in zip(*spots, strict=True)]
-        types = ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BOOLEAN", "INTEGER", "INTEGER")
-        connection.execute("INSERT INTO spot SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
-
-
 def add_memory(rows: Rows, first: int) -> None:
     """`[memory]` events: allocations and frees, which are named for the op that they happened in, and what the
     allocator then had given out and reserved, as counters.
     """
     connection = rows.builder.connection
-    found = connection.execute("""
-        CREATE OR REPLACE TEMP TABLE memory_event AS
-        SELECT m.n, m.kind, m.ts_ns, m.device, m.process, r.address, m.bytes, r.allocated, r.reserved
-        FROM mapped m JOIN raw_row r USING (n) WHERE m.kind IN ('alloc', 'free') AND m.device IS NOT NULL""").fetchone()
+    found = connection.execute(
+        """CREATE OR REPLACE TEMP TABLE memory_event AS
+           SELECT r.n, e.kind::VARCHAR AS kind, e.ts_ns, e.device, e.process, r.address, e.bytes, r.allocated,
+                  r.reserved
+           FROM event e JOIN raw_row r ON e.id = $1 + r.n
+           WHERE e.id >= $1 AND e.kind IN ('alloc', 'free') AND e.device IS NOT NULL""",
+        [first],
+    ).fetchone()
     if found == (0,):
         return
     _bound_sum(rows)
@@ -156,12 +168,12 @@ def _bound_sum(rows: Rows) -> None:
     """Takes the sizes from what would make the sums of sizes too large for 64 bits."""
     connection = rows.builder.connection
     [(total,)] = connection.execute("SELECT sum(bytes) FROM memory_event").fetchall()
-    if total is None or total < MOST_BYTES_IN_ALL:
+    if total is None or total < SUM_LIMIT:
         return
     [(count,)] = connection.execute(
         """UPDATE memory_event SET bytes = NULL
            FROM (SELECT n, sum(bytes) OVER (ORDER BY n) AS so_far FROM memory_event) s
            WHERE s.n = memory_event.n AND s.so_far >= ? AND bytes IS NOT NULL""",
-        [MOST_BYTES_IN_ALL],
+        [SUM_LIMIT],
     ).fetchall()
     rows.bad("allocations and frees of more bytes than there can be: not among the blocks", count=count)

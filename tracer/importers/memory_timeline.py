@@ -14,7 +14,7 @@ from typing import IO
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import Head, opened
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import LIMIT, SUM_LIMIT, TIME_BEYOND, Rows
 from ral_trace.tracer.importers.snapshot_times import EARLIEST_EPOCH_US
 
 FORMAT = "torch.profiler memory timeline"
@@ -29,8 +29,6 @@ AGAIN = "export it again, with torch.profiler.profile.export_memory_timeline"
 BLOCK = 1 << 20
 LONGEST_TOKEN = 64
 TOKEN = re.compile(rb"\s*(-?\d+|\[|\]|,)\s*")
-LIMIT = 2**62
-"""No sound time (in nanoseconds) or number of bytes reaches it."""
 
 
 def sniff(head: Head) -> float:
@@ -106,7 +104,7 @@ class _Tokens:
         found = array("q")
         token = self.take()
         while token != b"]":
-            if token in (b"[", b",", b"") or len(token) > 20 or abs(int(token)) >= LIMIT:
+            if token in (b"[", b",", b"") or len(token) > 20 or abs(int(token)) >= SUM_LIMIT:
                 raise self.damaged(f"{token.decode()[:30] or 'the end'} in place of a number")
             found.append(int(token))
             token = self.take()
@@ -161,7 +159,9 @@ def _raw_points(rows: Rows, tokens: _Tokens, first: "array[int]", following: byt
             rows.bad("events that are no [time, action, bytes, category]: left out", list(event[:5]))
         else:
             time_ns, _, change, category = event
-            if abs(sizes[category] + change) >= LIMIT:
+            if abs(time_ns) >= LIMIT:
+                rows.bad(TIME_BEYOND, list(event))
+            elif abs(sizes[category] + change) >= SUM_LIMIT:
                 rows.bad("events whose bytes cannot be: left out", list(event))
             else:
                 sizes[category] += change

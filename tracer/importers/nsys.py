@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.placing import Places
-from ral_trace.tracer.importers.rows import Rows
+from ral_trace.tracer.importers.rows import LIMIT, Rows
 from ral_trace.tracer.importers.sqlite import opened_database
 from ral_trace.tracer.importers.staging import Staging, address, arguments, triple
 from ral_trace.tracer.importers.tables import Tables
@@ -107,7 +107,9 @@ def read(path: Path, rows: Rows) -> None:
 def _clock(tables: Tables, staging: Staging) -> int:
     """What to add to the file's times, which count from the begin of the session, to have them since 1970."""
     tables.stage("TARGET_INFO_SESSION_START_TIME", "session", {"utcEpochNs": "int"})
-    found = staging.sql(f"SELECT min(utcEpochNs), max(utcEpochNs) FROM session WHERE utcEpochNs BETWEEN 1 AND {2**61}")
+    found = staging.sql(
+        f"SELECT min(utcEpochNs), max(utcEpochNs) FROM session WHERE utcEpochNs BETWEEN 1 AND {LIMIT - 1}"
+    )
     first, last = found[0]
     facts = staging.rows.facts
     if first is None or first != last:  # several sessions: whose times are whose is not said

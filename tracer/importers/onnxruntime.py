@@ -13,15 +13,17 @@ https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/common/profi
 import re
 from pathlib import Path
 
-from ral_trace.tracer.importers.event_import import Dialect, Imported, forget, import_events
+from ral_trace.tracer.importers.event_import import Dialect, Imported, import_events
 from ral_trace.tracer.importers.opening import Head
 from ral_trace.tracer.importers.places import Role
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Field, Group, scanned
+from ral_trace.tracer.importers.trace_events import Field, Group, scanned, stage
 
 FORMAT = "ONNX Runtime"
 
-FIELDS: list[Field] = [("stream", "stream", "int"), ("device", "device", "int"), ("correlation", "correlation", "int")]
+FIELDS: list[Field] = [
+    ("stream", "stream", "label"), ("device", "device", "label"), ("correlation", "correlation", "int"),
+]  # fmt: skip
 ROLES = {"Session": Role.ANNOTATION, "Node": Role.OP, "Kernel": Role.KERNEL, "Api": Role.CALL}
 SESSION = re.compile(rb'"cat"\s*:\s*"Session"')
 OWN_WORDS = re.compile(
@@ -43,12 +45,12 @@ def read(path: Path, rows: Rows) -> None:
     with scanned(path, rows, fields=FIELDS) as scan:
         dialect = Dialect(_role_of, fields=FIELDS, one_process=True, inner_first=True)
         imported = import_events(rows, scan, dialect)
+        stage(rows, scan, [group for group in scan.groups if group.cat in ("Node", "Kernel")])
         _name_devices(rows, imported)
         _tell_copies(rows, imported)
         _find_nodes(rows, imported)
         rows.facts["clock_zero"] = "file"
         rows.facts["producer"] = FORMAT
-        forget(rows)
 
 
 def _role_of(group: Group) -> Role | None:
@@ -80,7 +82,7 @@ def _tell_copies(rows: Rows, imported: Imported) -> None:
                WHEN regexp_matches(name, '(?i)PeerToPeer|PtoP|P2P') THEN 'device_to_device'
                WHEN regexp_matches(name, '(?i)DeviceToDevice|DtoD|D2D') THEN 'within_device' END
            WHERE id >= ? AND kind = 'kernel' AND regexp_matches(name, '^(?i)mem(cpy|set)')""",
-        [imported.landed.first],
+        [imported.first],
     )
 
 
@@ -94,5 +96,5 @@ def _find_nodes(rows: Rows, imported: Imported) -> None:
                ASOF JOIN (SELECT n, name FROM raw_event WHERE cat = 'Node') node ON kernel.n >= node.n
                WHERE named IS NULL OR starts_with(node.name, named) OR starts_with(named, node.name)) found
            WHERE event.id = $1 + found.n AND event.kind IN ('kernel', 'transfer')""",
-        [imported.landed.first],
+        [imported.first],
     )

@@ -1,22 +1,26 @@
 """What the phases of Chrome's trace format mean: slices of two events, counters, arrows.
 
-Each function reads `raw_event` (see `trace_events`) and `place` (grp, process, thread, ...), which says where the
+Each function reads `raw_event` (see `trace_events.stage`) and `place` (grp, process, thread), which says where the
 events of a group happened. The phases are defined in
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import duckdb
 
+from ral_trace.tracer import _native
 from ral_trace.tracer.importers.rows import Rows
 from ral_trace.tracer.schema import FLAGS
 
-AMEND = "CREATE OR REPLACE TEMP TABLE amend (n BIGINT, dur_ns BIGINT, flags UTINYINT, args JSON)"
-"""What a row gets besides what its own event says."""
 ARROW_END = """CREATE OR REPLACE TEMP TABLE arrow_end
     (n BIGINT, process INTEGER, thread INTEGER, ts_ns BIGINT, to_next BOOLEAN, begins BIGINT)"""
 """Ends of arrows; `begins` is the event at the other end, NULL where the arrow only begins."""
+TABLES = ("arrow_end", "bound", "counted", "series_number")
+"""Temporary tables that are made here."""
+
+Amended = tuple[int, int | None, int, str | None]
+"""What a row gets besides what its own event says: its number, duration, flags and args."""
 
 IGNORED = {
     "N": "object events", "O": "object events", "D": "object events", "P": "samples", "v": "memory dumps",
@@ -33,28 +37,28 @@ def count_ignored(rows: Rows, phases: Iterable[tuple[str, int]]) -> None:
             rows.bad(f"{what}: not read", f"phase {phase}", count=count)
 
 
-def pair_slices(rows: Rows) -> None:
+def pair_slices(rows: Rows) -> list[Amended]:
     """B with the E that ends it, per thread, in the order of time and, within one moment, of the file."""
     connection = rows.builder.connection
     found = connection.execute("""
         SELECT n, track, ph, ts_ns, CASE WHEN ph = 'E' THEN args END FROM raw_event
         WHERE ph IN ('B', 'E') AND ts_ns IS NOT NULL ORDER BY track, ts_ns, n""")
-    _pair(rows, found, begins="B", ends="E", flags=0)
+    return _pair(rows, found, begins="B", ends="E", flags=0)
 
 
-def pair_async(rows: Rows) -> None:
+def pair_async(rows: Rows) -> list[Amended]:
     """Asynchronous slices, by category and id: others run on their thread meanwhile, so they enclose nothing."""
     connection = rows.builder.connection
     found = connection.execute("""
         SELECT n, concat_ws(chr(0), coalesce(cat, ''), coalesce(id, ''), if(ph IN ('S', 'F'), name, '')) AS key, ph,
                ts_ns, CASE WHEN ph IN ('e', 'F') THEN args END FROM raw_event
         WHERE ph IN ('b', 'e', 'S', 'F') AND ts_ns IS NOT NULL ORDER BY key, ts_ns, n""")
-    _pair(rows, found, begins="bS", ends="eF", flags=FLAGS["SUSPENDED"])
+    return _pair(rows, found, begins="bS", ends="eF", flags=FLAGS["SUSPENDED"])
 
 
-def _pair(rows: Rows, found: duckdb.DuckDBPyConnection, *, begins: str, ends: str, flags: int) -> None:
-    """Fills `amend`. The rows of one key follow each other."""
-    amended: list[tuple[int, int | None, int, str | None]] = []
+def _pair(rows: Rows, found: duckdb.DuckDBPyConnection, *, begins: str, ends: str, flags: int) -> list[Amended]:
+    """What the rows that begin get. Those of one key follow each other."""
+    amended: list[Amended] = []
     unfinished = flags | FLAGS["UNFINISHED"]
     open_rows: list[tuple[int, int]] = []
     current, strays = None, 0
@@ -73,20 +77,7 @@ def _pair(rows: Rows, found: duckdb.DuckDBPyConnection, *, begins: str, ends: st
     amended += [(begun, None, unfinished, None) for begun, _ in open_rows]
     if strays:
         rows.bad(f"ends ({' or '.join(ends)}) of slices that never began: left out", count=strays)
-    add_amended(rows.builder.connection, amended)
-
-
-def add_amended(
-    connection: duckdb.DuckDBPyConnection, amended: Collection[tuple[int, int | None, int, str | None]]
-) -> None:
-    """Adds rows to `amend`."""
-    if amended:
-        numbers, durations, flags, args = (list(column) for column in zip(*amended, strict=True))
-        connection.execute(
-            "INSERT INTO amend SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]), unnest(?::UTINYINT[]), "
-            "unnest(?::VARCHAR[])::JSON",
-            [numbers, durations, flags, args],
-        )
+    return amended
 
 
 def add_counters(rows: Rows) -> None:
@@ -140,6 +131,7 @@ def find_arrow_ends(rows: Rows) -> None:
     An id that is used again begins a new arrow.
     """
     connection = rows.builder.connection
+    connection.execute(ARROW_END)
     connection.execute("""
         INSERT INTO arrow_end
         SELECT n, process, thread, ts_ns, ph = 'f' AND coalesce(bp, '') <> 'e',
@@ -156,17 +148,15 @@ def find_arrow_ends(rows: Rows) -> None:
         rows.bad("ends of arrows that never began: left out", count=lost)
 
 
-def add_arrows(rows: Rows, first: int, kinds: dict[str, str]) -> None:
-    """Joins the slices that the ends of arrows lie in (as `landing.land` placed them). `kinds` renames categories."""
+def add_arrows(rows: Rows, events: _native.TraceEvents, first: int, kinds: dict[str, str]) -> None:
+    """Joins the slices that the ends of arrows lie in. `kinds` renames categories."""
     connection = rows.builder.connection
+    connection.register("placed_end", dict(zip(("n", "parent", "next"), events.arrow_ends(), strict=True)))
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE bound AS
-        SELECT a.n, a.begins, p.parent AS slice FROM arrow_end a LEFT JOIN placed p USING (n) WHERE NOT a.to_next
-        UNION ALL
-        SELECT a.n, a.begins, next.n FROM (FROM arrow_end WHERE to_next) a ASOF LEFT JOIN (
-            SELECT n, thread, ts_ns FROM mapped
-            WHERE thread IS NOT NULL AND kind NOT IN ('instant', 'alloc', 'free')) next
-          ON a.thread = next.thread AND a.ts_ns <= next.ts_ns""")
+        SELECT a.n, a.begins, nullif(if(a.to_next, p.next, p.parent), -1) AS slice
+        FROM arrow_end a LEFT JOIN placed_end p USING (n)""")
+    connection.unregister("placed_end")
     kind = "CASE r.cat " + "".join(f"WHEN '{cat}' THEN '{name}' " for cat, name in kinds.items()) + "ELSE r.cat END"
     kind = kind if kinds else "r.cat"
     rows.builder.insert(

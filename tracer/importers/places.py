@@ -1,10 +1,7 @@
-"""Where the events of a scanned file happened: processes, threads, devices and streams.
-
-Decided once a group (see `trace_events`), and put into the temporary tables `place` (by group) and `spot` (by group,
-device and stream), which queries join.
-"""
+"""Where the events of a scanned file happened: processes and threads. Decided once a group (see `trace_events`)."""
 
 import enum
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ral_trace.tracer.importers.rows import Rows
-from ral_trace.tracer.importers.trace_events import Group, Scan, integer
-
-MEANING = ("kind", "category", "depth", "on_device", "plain")
+from ral_trace.tracer.importers.trace_events import Group, Scan, integer, parsed
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,11 @@ class Places:
     """What `add_places` found."""
 
     roles: dict[int, Role] = field(default_factory=dict)
-    """By group."""
+    """By group, of those with events."""
+    process: dict[int, int] = field(default_factory=dict)
+    """By group, of arrows, counters and metadata too."""
+    thread: dict[int, int] = field(default_factory=dict)
+    """By group; none: events of a process or a device."""
     main: int | None = None
     """The process that devices belong to."""
     program: str | None = None
@@ -74,27 +73,26 @@ class Names:
     thread: dict[tuple[str | None, str | None], str]
 
 
-def names_of(rows: Rows, groups: Iterable[Group]) -> Names:
+def names_of(scan: Scan) -> Names:
     """Reads the metadata events (phase M); the last of each wins, as in viewers."""
-    by_number = {group.number: group for group in groups if group.ph == "M"}
     names = Names({}, {})
-    if not by_number:
+    wanted = [label.group.ph == "M" and label.name in ("process_name", "thread_name") for label in scan.labels()]
+    if not any(wanted):
         return names
-    found = rows.builder.connection.execute(
-        """SELECT grp, name, args->>'$.name' FROM (
-               SELECT grp, name, n, CASE WHEN json_type(args) = 'OBJECT' THEN args END AS args FROM raw_row
-               WHERE grp IN (SELECT unnest(?::BIGINT[])) AND name IN ('process_name', 'thread_name')
-                 AND args IS NOT NULL)
-           ORDER BY n""",
-        [list(by_number)],
-    )
-    for number, what, name in found.fetchall():
-        group = by_number[number]
+    for row in scan.table.numbers_of(wanted):
+        number, what, _, args = scan.table.row(row)
+        group = scan.groups[number]
+        stated = parsed(args) if args else None
+        name = _as_text(stated.get("name")) if isinstance(stated, dict) else None
         if name is not None and what == "process_name":
             names.process[group.pid] = name
         elif name is not None:
             names.thread[group.pid, group.tid] = name
     return names
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def add_places(
@@ -105,31 +103,29 @@ def add_places(
     one_process: bool,
     main_facts: dict[str, Any],
 ) -> Places:
-    """Gives each group its role, process and thread, in the temporary table `place`.
+    """Gives each group its role, process and thread.
 
     `one_process`: only pids that have ops or calls are processes, and all else belongs to the greatest of these.
     """
-    places, names = Places(), names_of(rows, scan.groups)
+    places, names = Places(), names_of(scan)
     places.roles = {group.number: role for group in scan.groups if (role := role_of(group)) is not None}
     pids = _process_pids(scan.groups, places.roles) if one_process else Counter()
     main = pids.most_common(1)[0][0] if pids else None
-    placed: list[tuple[int, Role, int, int | None]] = []
     for group in scan.groups:
         role = places.roles.get(group.number)
         if role is None and group.ph not in "CstfM":
             continue
         pid = group.pid if not one_process or group.pid in pids else main
         facts = main_facts if pid == main or not one_process else {"rank": main_facts.get("rank")}
-        process = _process(rows, pid, names, facts)
-        thread = None
+        process = places.process[group.number] = _process(rows, pid, names, facts)
         if not (role is not None and role.value.on_device) and group.ph not in "CM":
             thread = _thread(rows, process, group, pid, names)
-        placed.append((group.number, role or Role.INSTANT, process, thread))
+            if thread is not None:
+                places.thread[group.number] = thread
     places.main = _process(rows, main, names, main_facts) if one_process and main is not None else None
-    if places.main is None and placed:
-        places.main = placed[0][2]
+    if places.main is None and places.process:
+        places.main = next(iter(places.process.values()))
     places.program = names.process.get(main) if one_process else None
-    _add_place_table(rows, placed)
     return places
 
 
@@ -161,21 +157,14 @@ def _thread(rows: Rows, process: int, group: Group, pid: str | None, names: Name
     return rows.thread(process, (None if group.pid == pid else group.pid, group.tid), tid=number, name=name)
 
 
-def _add_place_table(rows: Rows, placed: list[tuple[int, Role, int, int | None]]) -> None:
-    connection = rows.builder.connection
-    connection.execute("""
-        CREATE OR REPLACE TEMP TABLE place (grp BIGINT, role VARCHAR, kind VARCHAR, category VARCHAR, depth BIGINT,
-                                            on_device BOOLEAN, plain BOOLEAN, process INTEGER, thread INTEGER)""")
-    if placed:
-        columns: list[list[Any]] = [
-            [number for number, *_ in placed],
-            [role.name for _, role, *_ in placed],
-            *([getattr(role.value, name) for _, role, *_ in placed] for name in MEANING),
-            [process for *_, process, _ in placed],
-            [thread for *_, thread in placed],
-        ]
-        types = ["BIGINT", "VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "BOOLEAN", "BOOLEAN", "INTEGER", "INTEGER"]
-        connection.execute("INSERT INTO place SELECT " + ", ".join(f"unnest(?::{kind}[])" for kind in types), columns)
+def stage_places(rows: Rows, scan: Scan, places: Places) -> None:
+    """The temporary table `place` (grp, process, thread), for SQL over what `stage` made."""
+    scan.staged.add("place")
+    rows.builder.connection.execute(
+        """CREATE OR REPLACE TEMP TABLE place AS SELECT unnest(?::BIGINT[]) AS grp, unnest(?::INTEGER[]) AS process,
+           unnest(?::INTEGER[]) AS thread""",
+        [[*places.process], [*places.process.values()], [places.thread.get(group) for group in places.process]],
+    )
 
 
 STREAM_NUMBER = re.compile(r"(\d+)\s*$")

@@ -6,9 +6,9 @@ one line of `quality` a kind of fault, never more.
 """
 
 import json
+import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,16 @@ from ral_trace.tracer.schema import FLAGS, TABLES
 from ral_trace.tracer.store import TraceBuilder
 
 ROWS_AT_ONCE = 50_000
+FEW_ROWS = 50
+"""Up to so many are handed over sooner as values than as columns."""
 NULL = -(2**63)
 """Stands for NULL in columns of integers on their way; no time, id or size of a sound source is that."""
 INTEGER_TYPES = {"BIGINT": (-(2**63) + 1, 2**63 - 1), "INTEGER": (-(2**31), 2**31 - 1), "UTINYINT": (0, 255)}
 LIMIT = 2**61
 """No time, duration (in nanoseconds) or number of bytes of a sound source reaches it, and sums of two stay in 64 bits.
 """
+SUM_LIMIT = 2 * LIMIT
+"""No sum over many numbers of bytes of a sound source reaches it, and one more number stays in 64 bits."""
 TIME_BEYOND = "events at a time that no clock counts: left out"
 DURATION_BEYOND = "events with a duration that no clock counts: kept without it, and out of all sums"
 BYTES_BEYOND = "numbers of bytes that cannot be: taken as unknown"
@@ -70,13 +74,6 @@ class Rows:
     def source(self) -> int:
         """The id of this source. An importer of whole traces, which bring their own, never asks for it."""
         return self.builder.add("source", path=text(str(self.path)), format=self.format)
-
-    @contextmanager
-    def places_together(self) -> Iterator[None]:
-        """The places that are made in it are in their tables when it ends, for SQL over them."""
-        yield
-        for table in ("process", "thread", "device", "stream"):
-            self._batches[table].flush()
 
     def process(self, key: Hashable, **columns: Any) -> int:
         """The id of a process, made when its key is new. A pid that is text goes into `name`."""
@@ -269,6 +266,11 @@ class _Batch:
         if not self._rows:
             return
         used = [column for column in self._types if any(column in row for row in self._rows)]
+        if len(self._rows) <= FEW_ROWS and not any(self._types[column].startswith("STRUCT") for column in used):
+            held = [{column: _held(row.get(column), self._types[column]) for column in used} for row in self._rows]
+            self._builder.add_numbered(self._table, held)
+            self._rows.clear()
+            return
         arrays = {column: _array([row.get(column) for row in self._rows], self._types[column]) for column in used}
         connection = self._builder.connection
         connection.register("batch", arrays)
@@ -278,13 +280,23 @@ class _Batch:
         self._rows.clear()
 
 
-def _array(values: list[Any], kind: str) -> np.ndarray:
+def _held(value: Any, kind: str) -> Any:
+    """A value as a column can hold it, else None."""
     if kind in INTEGER_TYPES:
         least, most = INTEGER_TYPES[kind]
-        return np.array([NULL if value is None or not least <= value <= most else value for value in values], np.int64)
+        return value if value is not None and least <= value <= most else None
     if kind == "DOUBLE":
-        return np.array([np.nan if value is None else value for value in values], np.float64)
-    return np.array([text(value) if isinstance(value, str) else value for value in values], object)
+        return value if value is not None and math.isfinite(value) else None
+    return text(value) if isinstance(value, str) else value
+
+
+def _array(values: list[Any], kind: str) -> np.ndarray:
+    held = [_held(value, kind) for value in values]
+    if kind in INTEGER_TYPES:
+        return np.array([NULL if value is None else value for value in held], np.int64)
+    if kind == "DOUBLE":
+        return np.array([np.nan if value is None else value for value in held], np.float64)
+    return np.array(held, object)
 
 
 def _value(column: str, kind: str) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.plain_pickle import AGAIN
-from ral_trace.tracer.importers.rows import EXAMPLE_CHARACTERS, LIMIT, Frame, Rows
+from ral_trace.tracer.importers.rows import EXAMPLE_CHARACTERS, LIMIT, SUM_LIMIT, Frame, Rows
 
-MOST_BYTES = 2**62
+MOST_BYTES = SUM_LIMIT
 """Of all that a device's events add up to, so that no sum over them leaves 64 bits."""
 MOST_SIZE = LIMIT - 1
 """Of one block or segment."""

@@ -1,21 +1,21 @@
 """Stacks that other tools write as one text: "file.py(12): function;caller.py(3): <module>", innermost first."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ral_trace.tracer.importers.rows import Rows
 
 FRAME = r"^\s*(.*)\((\d+)\): ?(.*?)\s*$"
 
 
-def add_call_stacks(rows: Rows) -> bool:
-    """Makes rows of `stack` from the texts in `full_row.call_stack`, and `call_stack_id` (text, id). False: none."""
+def add_call_stacks(rows: Rows, texts: Sequence[str]) -> int:
+    """Makes a row of `stack` of each text, and returns the id of the first; the others follow."""
+    first = rows.builder.new_ids("stack", len(texts))
+    if not texts:
+        return first
     connection = rows.builder.connection
-    [(count,)] = connection.execute("""
-        CREATE OR REPLACE TEMP TABLE call_stack_id AS
-        SELECT call_stack AS text, (row_number() OVER () - 1)::INTEGER AS id FROM full_row
-        WHERE call_stack IS NOT NULL GROUP BY call_stack""").fetchall()
-    if not count:
-        return False
-    first = rows.builder.new_ids("stack", count)
-    connection.execute("UPDATE call_stack_id SET id = id + ?", [first])
+    connection.register("call_stack", {"text": np.array(texts, object), "id": np.arange(first, first + len(texts))})
     rows.builder.insert(
         "stack",
         ("id", "frames"),
@@ -26,6 +26,7 @@ def add_call_stacks(rows: Rows) -> bool:
                       'line': try_cast(regexp_extract(line, '{FRAME}', 2, 's') AS INTEGER),
                       'function': regexp_extract(line, '{FRAME}', 3, 's')}}
                     ELSE {{'file': NULL, 'line': NULL, 'function': trim(line, chr(10) || chr(13) || ' ')}} END)
-            FROM call_stack_id ORDER BY id""",
+            FROM call_stack ORDER BY id""",
     )
-    return True
+    connection.unregister("call_stack")
+    return first

@@ -91,12 +91,12 @@ class Tables:
         try:
             for batch in sqlite.batches(self._connection, table, wanted, at_most=self._bytes):
                 self._staging.append(as_table, list(columns), batch)
-                self._advance(table, len(batch))
+                self._advance(len(batch))
         except sqlite3.DatabaseError as error:
             self._damaged = f"{table}: {error}"
             self._rows.bad(DAMAGED, self._damaged)
 
-    def _advance(self, table: str, rows: int) -> None:
+    def _advance(self, rows: int) -> None:
         all_rows = sum(self._longest.values()) or 1
         size = min(self._bytes * rows // all_rows, self._bytes - self._advanced)
         self._advanced += size

@@ -1,26 +1,27 @@
-"""Events of Chrome's trace format in JSON, on their way into the trace: from the file to tables, with nothing said yet
-about what they mean. Importers of formats that are written so stand on it.
+"""Events of Chrome's trace format in JSON, as the native scanner holds them: nothing is said yet about what they mean.
+
+Importers of formats that are written so stand on it.
 """
 
 import json
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from ral_trace.tracer import _native
 from ral_trace.tracer.errors import InputRefused
 from ral_trace.tracer.importers.opening import CutOff, pieces
 from ral_trace.tracer.importers.rows import BYTES_BEYOND, Rows
 
-ROWS_AT_ONCE = 50_000
-TEXT_BYTES_AT_ONCE = 64 << 20
-BATCHES_AHEAD = 2
+MOST_TEXT_BYTES = 256 << 20
+"""Of args in memory; what is more goes to a private folder."""
+LABELS_AT_ONCE = 10_000
 INTEGERS = range(-(2**63), 2**63)
 AGAIN = "record or export it again"
 
@@ -30,13 +31,15 @@ RAW_COLUMNS = {
     "n": "BIGINT", "grp": "BIGINT", "name": "VARCHAR", "ts_ns": "BIGINT", "dur_ns": "BIGINT", "id": "VARCHAR",
     "bp": "VARCHAR", "args": "JSON",
 }  # fmt: skip
-ALWAYS = ("n", "grp", "ts_ns")
 FORGET = """DROP VIEW IF EXISTS full_row; DROP VIEW IF EXISTS raw_event; DROP VIEW IF EXISTS raw_row;
 DROP TABLE IF EXISTS stored_row; DROP TABLE IF EXISTS raw_group"""
-FIELD_TYPES = {"int": "BIGINT", "uint": "UBIGINT", "text": "VARCHAR"}
+FIELD_TYPES = {"int": "BIGINT", "uint": "UBIGINT", "text": "VARCHAR", "label": "BIGINT"}
 
 Field = tuple[str, str, str]
-"""A member of args with a column of its own: (key, column, 'int', 'uint' or 'text')."""
+"""A member of args with a column of its own: (key, column, 'int', 'uint', 'text' or 'label').
+
+A 'label' is an integer of which a file has few different ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,38 @@ class Group:
     """Arrows that became no rows."""
 
 
+class Label(NamedTuple):
+    """What many events have in common: their group, their name, and the fields 'label'."""
+
+    group: Group
+    name: str | None
+    fields: dict[str, int | None]
+    rows: int
+    timed: int
+    """Of them, rows with a time."""
+
+
 @dataclass
 class Scan:
-    """A scanned file. Its events are in the temporary view `raw_event`, in the order of the file:
+    """A scanned file: its events are rows of `table`, numbered in the order of the file."""
 
-    n (from 0), grp, ph, cat, track (one a pid and tid), pid, tid (text), name, ts_ns, dur_ns (may be negative), id, bp,
-    args (JSON text without the fields), and a column a field.
-    """
-
+    table: _native.TraceTable
     groups: list[Group]
     metadata: dict[str, Any]
     """Members of the file besides traceEvents."""
     whole_microseconds: bool
     """No time has a part below a microsecond: ends may be off by one."""
     cut_off: bool
-    rows: int
-    """Numbers of rows are below it."""
+    fields: Sequence[Field]
+    staged: set[str] = field(default_factory=set)
+    """Temporary tables of `stage` and of whoever needs it."""
+
+    def labels(self) -> Iterator[Label]:
+        """By their numbers."""
+        names = list(dict.fromkeys(column for _, column, kind in self.fields if kind == "label"))
+        for begin in range(0, len(self.table), LABELS_AT_ONCE):
+            for group, name, values, rows, timed in self.table.labels(begin, begin + LABELS_AT_ONCE):
+                yield Label(self.groups[group], name, dict(zip(names, values, strict=True)), rows, timed)
 
 
 def integer(text: str | None) -> int | None:
@@ -100,39 +119,48 @@ def scanned(
     skip_arrows: Sequence[str] = (),
     nanoseconds_exponent: int = 3,
 ) -> Iterator[Scan]:
-    """Reads a file into `raw_event`, which goes at the end. A unit of ts and dur is 10^nanoseconds_exponent ns.
+    """Reads a file; tables that are staged of it go at the end. A unit of ts and dur is 10^nanoseconds_exponent ns.
 
     Arrows of the categories `skip_arrows` are counted in the groups only.
     What is wrong with single events, and that a file is cut off, is counted in `rows`. Raises InputRefused.
     """
     scanner = _native.TraceJsonScanner(
-        fields=fields, leave_out=leave_out, skip_arrows=skip_arrows, nanoseconds_exponent=nanoseconds_exponent
+        fields=fields,
+        leave_out=leave_out,
+        skip_arrows=skip_arrows,
+        nanoseconds_exponent=nanoseconds_exponent,
+        spill_folder=str(rows.builder.spill_folder),
+        most_text=MOST_TEXT_BYTES,
     )
-    connection = rows.builder.connection
-    # A file before this one that was refused may have left its own.
-    connection.execute(FORGET)
-    with outside_transaction(connection):
-        stored = _load(
-            path, rows, scanner, {**RAW_COLUMNS, **{column: FIELD_TYPES[kind] for _, column, kind in fields}}
-        )
+    _feed(path, rows, scanner)
+    table = scanner.table
     groups = [Group(number, *group) for number, group in enumerate(scanner.groups())]
-    _add_groups(rows, groups)
-    if scanner.first_row > 0:
-        rows.bad("events of a list traceEvents that a second one supersedes: left out", count=scanner.first_row)
-        connection.execute("DELETE FROM stored_row WHERE n < ?", [scanner.first_row])
+    metadata = {key: parsed(text) for key, text in scanner.metadata()}
+    scan = Scan(table, groups, metadata, scanner.whole_microseconds, scanner.cut_off, fields)
+    if table.first_row > 0:
+        rows.bad("events of a list traceEvents that a second one supersedes: left out", count=table.first_row)
     for what, count, example in scanner.faults():
         rows.bad(what, example or None, count=count)
-    _bound(rows, [column for column in stored if column.endswith("bytes")])
-    [(stored, last)] = connection.execute("SELECT count(*), max(n) FROM raw_row").fetchall()
-    metadata = {key: parsed(text) for key, text in scanner.metadata()}
-    scan = Scan(groups, metadata, scanner.whole_microseconds, scanner.cut_off, stored)
-    if stored == 0:
+    if table.rows == table.first_row:
         raise InputRefused(path, "is cut off before its first event" if scan.cut_off else "holds no events", AGAIN)
-    scan.rows = last + 1
     if scan.cut_off:
-        rows.bad("the file is cut off: what follows is missing", f"after event {last}")
+        rows.bad("the file is cut off: what follows is missing", f"after event {table.rows - 1}")
     yield scan
-    connection.execute(FORGET)
+    if scan.staged:
+        drops = "; ".join(f"DROP TABLE IF EXISTS {table}" for table in sorted(scan.staged))
+        rows.builder.connection.execute(f"{FORGET}; {drops}")
+
+
+def _feed(path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
+    try:
+        try:
+            for piece in pieces(path, rows.advance):
+                scanner.feed(piece)
+        except CutOff as error:
+            rows.bad(error.what, count=error.count)
+        scanner.finish()
+    except _native.NotATrace as error:
+        raise InputRefused(path, str(error), AGAIN) from error
 
 
 @contextmanager
@@ -148,119 +176,56 @@ def outside_transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]
         connection.execute("BEGIN")
 
 
-def _bound(rows: Rows, sizes: Iterable[str]) -> None:
-    """Makes sizes that cannot be unknown. A free has a negative one."""
+def stage(rows: Rows, scan: Scan, groups: Collection[Group], leave_out: Collection[str] = ()) -> None:
+    """Makes the temporary view `raw_event` of the events of some groups, for SQL over them:
+
+    n, grp, ph, cat, track (one a pid and tid), pid, tid (text), name, ts_ns, dur_ns (may be negative), id, bp,
+    args (JSON text without the fields), and a column a field. `raw_row` is the same without what `grp` says. Columns
+    `leave_out` are NULL.
+    """
     connection = rows.builder.connection
-    for column in dict.fromkeys(sizes):
+    types = {**RAW_COLUMNS, **{column: FIELD_TYPES[kind] for _, column, kind in scan.fields}}
+    numbers = {group.number for group in groups}
+    wanted = [column for column in types if column not in leave_out]
+    stream = scan.table.raw([group.number in numbers for group in scan.groups], wanted)
+    # A file before this one that was refused may have left its own.
+    connection.execute(FORGET)
+    scan.staged.add("stored_row")
+    connection.register("raw_stream", stream)
+    with outside_transaction(connection):
+        connection.execute("CREATE TEMP TABLE stored_row AS FROM raw_stream")
+    connection.unregister("raw_stream")
+    columns = ", ".join(
+        column if column in stream.columns else f"NULL::{kind} AS {column}" for column, kind in types.items()
+    )
+    connection.execute(f"CREATE TEMP VIEW raw_row AS SELECT {columns} FROM stored_row")
+    _stage_groups(connection, scan.groups)
+
+
+def bound_sizes(rows: Rows, columns: Iterable[str]) -> None:
+    """Makes sizes in `stored_row` that cannot be unknown. A free has a negative one."""
+    connection = rows.builder.connection
+    for column in columns:
         beyond = f"{column} NOT BETWEEN {1 - LATEST_NS} AND {LATEST_NS - 1}"
         [(count, example)] = connection.execute(
-            f"SELECT count(*), min(concat_ws(': ', name, {column})) FROM stored_row WHERE {beyond}"
+            f"SELECT count(*), min(concat_ws(': ', name, {column})) FROM raw_row WHERE {beyond}"
         ).fetchall()
         if count:
             connection.execute(f"UPDATE stored_row SET {column} = NULL WHERE {beyond}")
             rows.bad(BYTES_BEYOND, example, count=count)
 
 
-def _load(path: Path, rows: Rows, scanner: _native.TraceJsonScanner, types: Mapping[str, str]) -> list[str]:
-    """Fills `raw_row`, and returns its columns that have values. A thread of its own reads and scans meanwhile.
-
-    It is a view of `stored_row`, which has no more columns than the file has values for: most files lack half of them,
-    and each costs as much when it is empty.
-    """
-    reader = _Reader(path, rows, scanner)
-    connection = rows.builder.connection
-    stored = list(ALWAYS)
-    connection.execute(f"CREATE TEMP TABLE stored_row ({', '.join(f'{column} {types[column]}' for column in ALWAYS)})")
-    for batch in reader.batches():
-        filled = batch.filled
-        for column in filled:
-            if column not in stored:
-                stored.append(column)
-                connection.execute(f"ALTER TABLE stored_row ADD COLUMN {column} {types[column]}")
-        if filled:
-            connection.register("batch", batch)
-            connection.execute(f"INSERT INTO stored_row BY NAME SELECT {', '.join(filled)} FROM batch")
-            connection.unregister("batch")
-    columns = ", ".join(column if column in stored else f"NULL::{kind} AS {column}" for column, kind in types.items())
-    connection.execute(f"CREATE TEMP VIEW raw_row AS SELECT {columns} FROM stored_row")
-    return stored
-
-
-def _add_groups(rows: Rows, groups: list[Group]) -> None:
-    connection = rows.builder.connection
+def _stage_groups(connection: duckdb.DuckDBPyConnection, groups: list[Group]) -> None:
+    columns = {name: [getattr(group, name) for group in groups] for name in ("track", "ph", "cat", "pid", "tid")}
     connection.execute(
-        "CREATE TEMP TABLE raw_group (grp BIGINT, track BIGINT, ph VARCHAR, cat VARCHAR, pid VARCHAR, tid VARCHAR)"
+        """CREATE TEMP TABLE raw_group AS SELECT unnest(range(?)) AS grp, unnest(?::BIGINT[]) AS track,
+           unnest(?::VARCHAR[]) AS ph, unnest(?::VARCHAR[]) AS cat, unnest(?::VARCHAR[]) AS pid,
+           unnest(?::VARCHAR[]) AS tid""",
+        [len(groups), *columns.values()],
     )
-    if groups:
-        columns = {name: [getattr(group, name) for group in groups] for name in ("track", "ph", "cat", "pid", "tid")}
-        connection.execute(
-            """INSERT INTO raw_group SELECT unnest(range(?)), unnest(?::BIGINT[]), unnest(?::VARCHAR[]),
-               unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::VARCHAR[])""",
-            [len(groups), *columns.values()],
-        )
-    count_from(rows, 0)
+    connection.execute("CREATE TEMP VIEW raw_event AS FROM raw_row JOIN raw_group USING (grp)")
 
 
-def count_from(rows: Rows, zero_ns: int) -> None:
-    """Adds the base of a file's times, which is below LATEST_NS too, to all of them, in `raw_event`."""
-    moved = f"ts_ns + {zero_ns}" if zero_ns else "ts_ns"
-    rows.builder.connection.execute(
-        f"CREATE OR REPLACE TEMP VIEW raw_event AS "
-        f"SELECT * REPLACE ({moved} AS ts_ns) FROM raw_row JOIN raw_group USING (grp)"
-    )
-
-
-class _Reader:
-    """Decompresses and scans, in a thread, a few batches ahead of whoever takes them."""
-
-    def __init__(self, path: Path, rows: Rows, scanner: _native.TraceJsonScanner) -> None:
-        self._path = path
-        self._rows = rows
-        self._scanner = scanner
-        self._queue: queue.Queue[_native.TraceBatch | BaseException | None] = queue.Queue(BATCHES_AHEAD)
-        self._stop = threading.Event()
-
-    def batches(self) -> Iterator[_native.TraceBatch]:
-        """Raises InputRefused."""
-        thread = threading.Thread(target=self._work, name="trace scanner")
-        thread.start()
-        try:
-            while (item := self._queue.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            self._stop.set()
-            while thread.is_alive():
-                self._take_away()
-                thread.join(0.01)
-
-    def _take_away(self) -> None:
-        while not self._queue.empty():
-            self._queue.get_nowait()
-
-    def _work(self) -> None:
-        try:
-            self._scan()
-            self._queue.put(self._scanner.take())
-            self._queue.put(None)
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that reads the batches
-            self._queue.put(error)
-
-    def _scan(self) -> None:
-        try:
-            self._feed()
-            self._scanner.finish()
-        except _native.NotATrace as error:
-            raise InputRefused(self._path, str(error), AGAIN) from error
-
-    def _feed(self) -> None:
-        try:
-            for piece in pieces(self._path, self._rows.advance):
-                if self._stop.is_set():
-                    return
-                self._scanner.feed(piece)
-                if self._scanner.rows >= ROWS_AT_ONCE or self._scanner.text_bytes >= TEXT_BYTES_AT_ONCE:
-                    self._queue.put(self._scanner.take())
-        except CutOff as error:
-            self._rows.bad(error.what, count=error.count)
+def rows_of(scan: Scan, labels: Sequence[bool]) -> dict[str, NDArray[np.int64]]:
+    """The rows of some labels that have a time: n, label, ts_ns, dur_ns (-1: unknown)."""
+    return dict(zip(("n", "label", "ts_ns", "dur_ns"), scan.table.rows_of(labels), strict=True))

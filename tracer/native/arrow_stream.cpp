@@ -1,5 +1,7 @@
 #include "arrow_stream.h"
 
+#include <cerrno>
+#include <exception>
 #include <utility>
 
 namespace ral::trace {
@@ -11,7 +13,6 @@ namespace {
 using Batch = std::shared_ptr<const ArrowBatch>;
 
 struct SchemaOwner {
-  Batch batch;
   std::vector<ArrowSchema> children;
   std::vector<ArrowSchema*> pointers;
 };
@@ -28,8 +29,19 @@ struct ColumnOwner {
 };
 
 struct StreamOwner {
-  Batch batch;
-  bool taken = false;
+  std::unique_ptr<ArrowSource> source;
+  std::string error;
+};
+
+class OneBatch : public ArrowSource {
+ public:
+  explicit OneBatch(Batch batch) : batch_(std::move(batch)) {}
+  [[nodiscard]] const std::vector<ArrowColumn>& columns() const override { return batch_->columns; }
+  Batch next() override { return std::exchange(taken_, true) ? nullptr : batch_; }
+
+ private:
+  Batch batch_;
+  bool taken_ = false;
 };
 
 template <typename T, typename Owner>
@@ -49,14 +61,13 @@ void release_parent(T* parent) {
 }
 
 int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
-  const Batch& batch = static_cast<StreamOwner*>(stream->private_data)->batch;
   auto owner = std::make_unique<SchemaOwner>();
-  owner->batch = batch;
-  for (const ArrowColumn& column : batch->columns) {
-    ArrowSchema child{column.format, column.name.c_str(), column.metadata, 0, 0, nullptr, nullptr, nullptr, nullptr};
+  for (const ArrowColumn& column : static_cast<StreamOwner*>(stream->private_data)->source->columns()) {
+    auto name = std::make_unique<std::string>(column.name);
+    ArrowSchema child{column.format, name->c_str(), column.metadata, 0, 0, nullptr, nullptr, nullptr, nullptr};
     child.flags = 2;  // ARROW_FLAG_NULLABLE
-    child.private_data = new Batch(batch);
-    child.release = &release<ArrowSchema, Batch>;
+    child.private_data = name.release();
+    child.release = &release<ArrowSchema, std::string>;
     owner->children.push_back(child);
   }
   for (ArrowSchema& child : owner->children) {
@@ -70,12 +81,18 @@ int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
 }
 
 int get_next(ArrowArrayStream* stream, ArrowArray* out) {
-  auto* source = static_cast<StreamOwner*>(stream->private_data);
-  if (std::exchange(source->taken, true)) {
-    *out = {};  // the end: an array without a release function
+  auto* from = static_cast<StreamOwner*>(stream->private_data);
+  *out = {};  // the end: an array without a release function
+  Batch batch;
+  try {
+    batch = from->source->next();
+  } catch (const std::exception& error) {
+    from->error = error.what();
+    return EIO;
+  }
+  if (batch == nullptr) {
     return 0;
   }
-  const Batch& batch = source->batch;
   auto owner = std::make_unique<ArrayOwner>();
   for (const ArrowColumn& column : batch->columns) {
     auto one = std::make_unique<ColumnOwner>(ColumnOwner{batch, column.buffers});
@@ -112,10 +129,16 @@ ArrowColumn plain(const char* name, const char* format, const std::vector<T>& va
 
 }  // namespace
 
+void export_stream(std::unique_ptr<ArrowSource> source, ArrowArrayStream* out) {
+  auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(source), {}});
+  const auto get_error = [](ArrowArrayStream* stream) -> const char* {
+    return static_cast<StreamOwner*>(stream->private_data)->error.c_str();
+  };
+  *out = {&get_schema, &get_next, get_error, &release<ArrowArrayStream, StreamOwner>, owner.release()};
+}
+
 void export_stream(std::shared_ptr<const ArrowBatch> batch, ArrowArrayStream* out) {
-  auto owner = std::make_unique<StreamOwner>(StreamOwner{std::move(batch)});
-  *out = {&get_schema, &get_next, [](ArrowArrayStream*) -> const char* { return nullptr; },
-          &release<ArrowArrayStream, StreamOwner>, owner.release()};
+  export_stream(std::make_unique<OneBatch>(std::move(batch)), out);
 }
 
 void export_stream(std::shared_ptr<const Columns> columns, ArrowArrayStream* out) {

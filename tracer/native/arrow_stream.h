@@ -27,7 +27,20 @@ struct ArrowBatch {
   std::int64_t rows = 0;
 };
 
-// A stream of one batch, which lives as long as any array that points into it.
+// Batches of the same columns, one after another.
+class ArrowSource {
+ public:
+  virtual ~ArrowSource() = default;
+  // Their names, formats and metadata.
+  [[nodiscard]] virtual const std::vector<ArrowColumn>& columns() const = 0;
+  // Nothing at the end.
+  virtual std::shared_ptr<const ArrowBatch> next() = 0;
+};
+
+// A stream whose batches live as long as any array that points into them. What the source throws is the stream's error.
+void export_stream(std::unique_ptr<ArrowSource> source, ArrowArrayStream* out);
+
+// The same, of one batch.
 void export_stream(std::shared_ptr<const ArrowBatch> batch, ArrowArrayStream* out);
 
 // The same, of a drain's records.

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "arrow_stream.h"
 #include "integers.h"
 #include "longest_path.h"
 #include "nesting.h"
 #include "own_time.h"
 #include "plain_pickle.h"
 #include "python_bindings.h"
+#include "python_streams.h"
 #include "reader.h"
 #include "rendezvous.h"
 #include "sessions.h"
@@ -98,17 +98,7 @@ class Batch {
   [[nodiscard]] std::size_t rows() const { return columns_->rows(); }
   // A stream that is still being read keeps the old columns.
   void clear() { columns_ = std::make_shared<Columns>(); }
-  py::capsule stream() {
-    auto stream = std::make_unique<ArrowArrayStream>();
-    export_stream(columns_, stream.get());
-    return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
-      const std::unique_ptr<ArrowArrayStream> owned(
-          static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
-      if (owned->release != nullptr) {
-        owned->release(owned.get());
-      }
-    });
-  }
+  py::capsule stream() { return give_stream<Columns>(columns_); }
 
  private:
   std::shared_ptr<Columns> columns_ = std::make_shared<Columns>();
@@ -335,6 +325,7 @@ PYBIND11_MODULE(_native, module) {
   bind_reader(module);
   bind_sessions(module);
   bind_perfetto(module);
+  bind_json_lines(module);
   bind_trace_json(module);
   bind_plain_pickle(module);
 }

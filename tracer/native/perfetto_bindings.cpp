@@ -8,8 +8,10 @@
 #include <unordered_map>
 
 #include "perfetto_encoder.h"
+#include "python_streams.h"
 
 namespace py = pybind11;
+using namespace ral::trace;
 using namespace ral::trace::perfetto;
 
 void bind_perfetto(py::module_& module);
@@ -19,24 +21,9 @@ namespace {
 template <typename T>
 using Array = py::array_t<T, py::array::c_style>;
 
-// The capsule stays the owner of the structure; only its content moves. Anything with __arrow_c_stream__ will do.
-std::unique_ptr<ColumnStream> take_stream(const py::object& source) {
-  const auto capsule = source.attr("__arrow_c_stream__")().cast<py::capsule>();
-  auto* stream = static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule.ptr(), "arrow_array_stream"));
-  if (stream == nullptr) {
-    throw py::error_already_set();
-  }
-  return std::make_unique<ColumnStream>(*stream);
-}
-
-// The encoder works without the GIL and takes it for each chunk that it hands over.
 std::unique_ptr<Encoder> make_encoder(py::function sink, bool unix_epoch, std::size_t chunk_bytes,
                                       std::size_t intern_bytes) {
-  const auto hand_over = [sink = std::move(sink)](std::string_view chunk) {
-    const py::gil_scoped_acquire gil;
-    sink(py::bytes(chunk.data(), chunk.size()));
-  };
-  return std::make_unique<Encoder>(hand_over, unix_epoch, chunk_bytes, intern_bytes);
+  return std::make_unique<Encoder>(bytes_into(std::move(sink)), unix_epoch, chunk_bytes, intern_bytes);
 }
 
 void encode_slices(Encoder& encoder, const py::object& rows, const py::object& arrows) {

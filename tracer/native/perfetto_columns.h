@@ -45,10 +45,11 @@ class Column {
   std::size_t offset_;
 };
 
-// The column types that cross here, by Arrow's format letters: BIGINT, DOUBLE, VARCHAR.
+// The column types that cross here, by Arrow's format letters: BIGINT, DOUBLE, VARCHAR, BLOB.
 inline constexpr char kInteger = 'l';
 inline constexpr char kReal = 'g';
 inline constexpr char kText = 'u';
+inline constexpr char kBytes = 'z';
 
 // Owns a stream and its current batch. Throws std::runtime_error with the stream's own words.
 class ColumnStream {

@@ -13,17 +13,7 @@ constexpr std::uint32_t kFirstCounterSequence = 2;
 constexpr std::uint64_t kNoTrack = 0;
 constexpr std::uint64_t kFirstCounterRank = 1 << 20;  // counters come below streams
 
-// Positions of the columns that Encoder::slices takes.
-enum SliceColumn : std::size_t { kId, kTrack, kStart, kDuration, kShape, kName, kCategory, kFirstAnnotation };
 enum CounterColumn : std::size_t { kCounterKey, kTime, kValue };
-
-std::vector<Column> columns_of(const ColumnStream& rows) {
-  std::vector<Column> columns;
-  for (std::size_t column = 0; column < rows.columns(); ++column) {
-    columns.push_back(rows[column]);
-  }
-  return columns;
-}
 
 }  // namespace
 
@@ -44,51 +34,6 @@ void InternTable::clear() {
   texts_.clear();
   bytes_ = 0;
 }
-
-// Walks the ends of arrows beside the slices. An arrow points from the slice that begins first to the other.
-class Encoder::ArrowCursor {
- public:
-  explicit ArrowCursor(ColumnStream& rows) : rows_(rows) { rows_.expect({"ll"}); }
-
-  // The next end that belongs to event `id`, if there is one more.
-  std::optional<ArrowTip> next(std::int64_t id) {
-    if (row_ >= count_ && !load()) {
-      return std::nullopt;
-    }
-    if (event_->integer(row_) != id) {
-      return std::nullopt;
-    }
-    const std::int64_t arrow = number_->integer(row_++);
-    const auto [found, first] = open_.try_emplace(arrow, given_ + 1);
-    if (first) {
-      return ArrowTip{++given_, false};
-    }
-    const ArrowTip tip{found->second, true};
-    open_.erase(found);
-    return tip;
-  }
-
- private:
-  bool load() {
-    if (done_ || !rows_.next()) {
-      done_ = true;
-      return false;
-    }
-    row_ = 0;
-    count_ = rows_.rows();
-    event_ = rows_[0];
-    number_ = rows_[1];
-    return true;
-  }
-
-  ColumnStream& rows_;
-  std::optional<Column> event_, number_;
-  std::size_t row_ = 0, count_ = 0;
-  bool done_ = false;
-  std::uint64_t given_ = 0;
-  std::unordered_map<std::int64_t, std::uint64_t>
-      open_;  // the caller's number of an arrow whose second end is to come: its number here
-};
 
 Encoder::Encoder(Sink sink, bool unix_epoch, std::size_t chunk_bytes, std::size_t intern_bytes)
     : sink_(std::move(sink)), unix_epoch_(unix_epoch), chunk_bytes_(chunk_bytes), intern_bytes_(intern_bytes) {
@@ -249,7 +194,7 @@ void Encoder::finish() {
 }
 
 void Encoder::slices(ColumnStream& rows, ColumnStream& arrows) {
-  rows.expect({"llllluu"});
+  rows.expect(kSliceTypes);
   ArrowCursor cursor(arrows);
   bool begun = false;
   while (rows.next()) {

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "perfetto_columns.h"
 #include "perfetto_lanes.h"
 #include "perfetto_proto.h"
+#include "perfetto_rows.h"
 
 namespace ral::trace::perfetto {
 
@@ -60,8 +60,7 @@ class Encoder {
   // Appears in the trace with its first value.
   void add_counter(TrackKey key, TrackKey parent, std::string_view name, std::string_view unit);
 
-  // Slices and instants. Columns: id, track key, start (ns), duration (ns, NULL: none), shape, name, category; each further column is a debug
-  // annotation with the column's name where it is not NULL. Rows by start, longest first, open ones first of all.
+  // Slices and instants, as perfetto_rows.h says. Rows by start, longest first, open ones first of all.
   // `arrows`: event id, arrow number; a row for each end of an arrow, in the order of the slices.
   void slices(ColumnStream& rows, ColumnStream& arrows);
 
@@ -72,9 +71,6 @@ class Encoder {
   void finish();
 
   static constexpr TrackKey kNoParent = -1;
-
-  // What a row of `slices` becomes.
-  enum Shape : std::int64_t { kSlice = 0, kOpen = 1, kPoint = 2 };
 
  private:
   struct Track {
@@ -92,12 +88,6 @@ class Encoder {
     std::uint64_t uuid;
     bool operator>(const End& other) const noexcept { return ns > other.ns; }
   };
-  // An end of an arrow, and whether it is the arrow's second.
-  struct ArrowTip {
-    std::uint64_t number;
-    bool second;
-  };
-  class ArrowCursor;
 
   void begin_sequence(std::uint32_t sequence, std::int64_t now_ns, std::uint64_t default_track);
   void begin_packet(std::uint32_t sequence, std::int64_t now_ns);

@@ -99,6 +99,7 @@ inline constexpr unsigned kStreamBits = 5;
 // access    | 0                      | -1              | address of a block      | AccessMode
 //
 // "name" in a column is a name id; 0 where there is none.
+// A free's start is the last use of its block, where there was one while somebody recorded; its end is the free itself.
 // A range of addresses that is striped over memory domains is a region a domain: `address` is the range's, `stream` the
 // domain, and `correlation` the number of domains and the length of a stripe (striping()). Of others both are 0.
 // An op's arg0 is autograd's sequence number, with torch's own number of the (forward) thread in the high bits

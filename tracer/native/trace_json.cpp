@@ -17,8 +17,6 @@ constexpr std::size_t kLongestMember = 4 << 20;
 constexpr std::size_t kMostGroups = 100'000;
 constexpr std::size_t kMostMetadata = 64 << 20;
 constexpr std::size_t kShownBytes = 100;
-// Metadata of a column: one pair, ARROW:extension:name and arrow.json. So the text is not parsed once more.
-constexpr char kJson[] = "\x01\0\0\0\x14\0\0\0ARROW:extension:name\x0a\0\0\0arrow.json";
 constexpr std::ptrdiff_t kLookAhead = 1024;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -39,24 +37,20 @@ constexpr std::array<std::string_view, 14> kFileKeys = {
 
 }  // namespace
 
-TraceScanner::TraceScanner(ScanOptions options) : options_(std::move(options)) {
+TraceScanner::TraceScanner(ScanOptions options)
+    : options_(std::move(options)),
+      table_(std::make_shared<TraceTable>(options_.fields, options_.spill_folder, options_.most_text)) {
   for (std::size_t i = 0; i < options_.fields.size(); ++i) {
     const ArgField& field = options_.fields[i];
-    const auto found = std::find(columns_.begin(), columns_.end(), field.column);
-    const auto column = static_cast<std::size_t>(found - columns_.begin());
-    if (found == columns_.end()) {
-      columns_.push_back(field.column);
-      column_types_.push_back(field.type);
-    }
-    fields_by_length_[std::min<std::size_t>(field.key.size(), 31)].emplace_back(i, column);
+    fields_by_length_[std::min<std::size_t>(field.key.size(), 31)].emplace_back(i, table_->column_of(field.column));
   }
   for (std::size_t i = 0; i < options_.leave_out.size(); ++i) {
     left_out_by_length_[std::min<std::size_t>(options_.leave_out[i].size(), 31)].push_back(i);
   }
-  event_.integers.resize(columns_.size());
-  event_.texts.resize(columns_.size());
+  event_.spot.resize(table_->spot_size());
+  event_.integers.resize(table_->integers.size());
+  event_.texts.resize(table_->texts.size());
   recent_.fill(-1);
-  rows_ = std::make_unique<TraceRows>(columns_.size());
 }
 
 JsonText TraceScanner::text_here() { return {buffer_.data() + position_, buffer_.data() + buffer_.size(), faults_}; }
@@ -109,6 +103,7 @@ void TraceScanner::finish() {
     throw NotATrace(state_ == State::kStart ? "holds nothing but space" : "has no list traceEvents");
   }
   cut_off_ = state_ != State::kEnd;
+  table_->finish(first_row_);
 }
 
 void TraceScanner::run(bool last) {
@@ -228,7 +223,7 @@ bool TraceScanner::step_members() {
   text.skip_space();
   if (key.view == "traceEvents" && text.peek() == '[') {
     has_list_ = true;
-    first_row_ = number_;
+    first_row_ = table_->rows();
     state_ = State::kEvents;
     text.skip_byte();
   } else {
@@ -374,11 +369,8 @@ void TraceScanner::read_event(JsonText& text) {
                     &event.pid, &event.tid, &event.time, &event.duration}) {
     one->clear();
   }
-  event.has_args = event.has_fields = event.local_id = false;
-  std::fill(event.integers.begin(), event.integers.end(), std::nullopt);
-  for (Text& one : event.texts) {
-    one.clear();
-  }
+  event.has_args = event.local_id = false;
+  forget_fields();
   const auto place_of = [&event](std::string_view key) -> Text* {
     switch (key.size()) {
       case 2:
@@ -429,10 +421,7 @@ void TraceScanner::read_args(JsonText& text) {
   std::string& out = event_.args;
   out.clear();
   event_.has_args = true;
-  std::fill(event_.integers.begin(), event_.integers.end(), std::nullopt);
-  for (Text& one : event_.texts) {
-    one.clear();
-  }
+  forget_fields();
   if (text.peek() != '{') {
     text.copy_value(out);
     event_.has_args = out != "null";
@@ -445,7 +434,6 @@ void TraceScanner::read_args(JsonText& text) {
     for (const auto& [field, column] : fields_by_length_[length]) {
       if (options_.fields[field].key == key) {
         if (take_field(text, options_.fields[field], column)) {
-          event_.has_fields = true;
           return;
         }
         break;
@@ -474,6 +462,18 @@ void TraceScanner::read_args(JsonText& text) {
   out.back() = '}';
 }
 
+void TraceScanner::forget_fields() {
+  if (!event_.has_fields) {
+    return;
+  }
+  event_.has_fields = false;
+  std::fill(event_.spot.begin(), event_.spot.end(), std::nullopt);
+  std::fill(event_.integers.begin(), event_.integers.end(), std::nullopt);
+  for (Text& one : event_.texts) {
+    one.clear();
+  }
+}
+
 // Takes a value of the field's type. False: it is another, and belongs to the text of args.
 bool TraceScanner::take_field(JsonText& text, const ArgField& field, std::size_t column) {
   const char c = text.peek();
@@ -481,17 +481,19 @@ bool TraceScanner::take_field(JsonText& text, const ArgField& field, std::size_t
     return false;
   }
   JsonText ahead = text;
-  Text& value = event_.texts[column];
-  ahead.read_text(value);
-  if (field.type != ArgField::Type::kText) {
+  const std::size_t place = table_->place_of(column);
+  if (field.type == ArgField::Type::kText) {
+    ahead.read_text(event_.texts[place]);
+  } else {
+    Text& value = event_.number;
+    ahead.read_text(value);
     const auto number = whole_number(value.view, field.type == ArgField::Type::kUint);
-    const bool nothing = !value.given;
-    value.clear();
-    if (!number && !nothing) {
+    if (!number && value.given) {
       return false;
     }
-    event_.integers[column] = number;
+    (field.type == ArgField::Type::kLabel ? event_.spot : event_.integers)[place] = number;
   }
+  event_.has_fields = true;
   text = ahead;
   return true;
 }
@@ -555,60 +557,57 @@ void TraceScanner::add_event() {
   if (groups_[static_cast<std::size_t>(group)].skipped) {
     return;
   }
-  TraceRows& rows = *rows_;
   const auto nanoseconds = [&](const Text& text) {
     auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
     if (value && (*value >= kLatest || *value <= -kLatest)) {
       value.reset();
     }
     whole_microseconds_ = whole_microseconds_ && value.value_or(0) % 1000 == 0;
-    return value;
+    return value.value_or(TraceTable::kNone);
   };
-  rows.number.add(number_++);
-  rows.name.add(event.name.given, event.name.view);
-  rows.group.add(group);
-  rows.ts_ns.add(nanoseconds(event.time));
-  rows.dur_ns.add(nanoseconds(event.duration));
-  Text& id = event.id2.given ? event.id2 : event.id;
-  if (id.given && (event.scope.given || (event.id2.given && event.local_id))) {
-    std::string whole(id.view);
-    if (event.local_id) {
-      whole.append("@").append(event.pid.view);
-    }
-    rows.id.add(true, whole.append("/").append(event.scope.view));
-  } else {
-    rows.id.add(id.given, id.view);
+  TraceTable& table = *table_;
+  const std::uint32_t label =
+      table.label(static_cast<std::uint32_t>(group), table.spot(event.spot), event.name.given, event.name.view);
+  const std::int64_t ts_ns = nanoseconds(event.time);
+  const Row row = table.add(label, ts_ns, nanoseconds(event.duration));
+  add_id(row);
+  if (event.binding.given) {
+    table.binding.add(row, event.binding.view);
   }
-  rows.binding.add(event.binding.given, event.binding.view);
-  rows.args.add(event.has_args, event.args);
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    if (column_types_[i] == ArgField::Type::kText) {
-      rows.extra_texts[i].add(event.texts[i].given, event.texts[i].view);
-    } else {
-      rows.extra_integers[i].add(event.integers[i]);
+  if (event.has_args) {
+    table.args.add(row, event.args);
+  }
+  if (!event.has_fields) {
+    return;
+  }
+  for (std::size_t i = 0; i < event.integers.size(); ++i) {
+    if (event.integers[i]) {
+      table.integers[i].set(row, *event.integers[i]);
     }
   }
-  ++rows.rows;
+  for (std::size_t i = 0; i < event.texts.size(); ++i) {
+    if (event.texts[i].given) {
+      table.text_numbers[i].resize(row, Texts::kNone);
+      table.text_numbers[i].push_back(table.texts[i].number(event.texts[i].view));
+    }
+  }
 }
 
-std::shared_ptr<const ArrowBatch> TraceScanner::take() {
-  auto batch = std::make_shared<ArrowBatch>();
-  const TraceRows& rows = *rows_;
-  batch->rows = rows.rows;
-  batch->columns = {rows.number.as("n", "l"),    rows.group.as("grp", "l"),     rows.name.as("name"),
-                    rows.ts_ns.as("ts_ns", "l"), rows.dur_ns.as("dur_ns", "l"), rows.id.as("id"),
-                    rows.binding.as("bp"),       rows.args.as("args", kJson)};
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    if (column_types_[i] == ArgField::Type::kText) {
-      batch->columns.push_back(rows.extra_texts[i].as(columns_[i]));
-    } else {
-      batch->columns.push_back(
-          rows.extra_integers[i].as(columns_[i], column_types_[i] == ArgField::Type::kUint ? "L" : "l"));
-    }
+void TraceScanner::add_id(Row row) {
+  const Event& event = event_;
+  const Text& id = event.id2.given ? event.id2 : event.id;
+  if (!id.given) {
+    return;
   }
-  batch->owner = std::shared_ptr<const TraceRows>(std::move(rows_));
-  rows_ = std::make_unique<TraceRows>(columns_.size());
-  return batch;
+  if (!event.scope.given && !(event.id2.given && event.local_id)) {
+    table_->id.add(row, id.view);
+    return;
+  }
+  std::string whole(id.view);
+  if (event.local_id) {
+    whole.append("@").append(event.pid.view);
+  }
+  table_->id.add(row, whole.append("/").append(event.scope.view));
 }
 
 }  // namespace ral::trace

@@ -15,43 +15,17 @@
 #include <vector>
 
 #include "json_text.h"
-#include "trace_columns.h"
+#include "trace_table.h"
 
 namespace ral::trace {
-
-// A member of `args` that gets a column of its own, and is left out of the text of `args`.
-struct ArgField {
-  enum class Type : std::uint8_t { kInt, kUint, kText };
-  std::string key;
-  std::string column;  // several keys may fill one column
-  Type type = Type::kInt;
-};
 
 struct ScanOptions {
   std::vector<ArgField> fields;
   std::vector<std::string> leave_out;    // members of args that nobody needs
   std::vector<std::string> skip_arrows;  // arrows of these categories become no rows
   int nanoseconds_exponent = 3;          // a unit of ts and dur is 10^this ns
-};
-
-// The rows of one batch.
-class TraceRows {
- public:
-  explicit TraceRows(std::size_t extra) : extra_integers(extra), extra_texts(extra) {}
-
-  IntegerColumn number, group, ts_ns, dur_ns;
-  TextColumn name, id, binding, args;
-  std::vector<IntegerColumn> extra_integers;  // one a column of fields; of its type, the other stays empty
-  std::vector<TextColumn> extra_texts;
-  std::int64_t rows = 0;
-
-  [[nodiscard]] std::size_t text_bytes() const {
-    std::size_t sum = name.bytes() + id.bytes() + binding.bytes() + args.bytes();
-    for (const TextColumn& one : extra_texts) {
-      sum += one.bytes();
-    }
-    return sum;
-  }
+  std::string spill_folder = "/tmp";     // where the text of args goes that is too much
+  std::size_t most_text = 256 << 20;     // bytes of it that stay in memory
 };
 
 // The text is no trace at all.
@@ -63,16 +37,13 @@ class TraceScanner {
  public:
   explicit TraceScanner(ScanOptions options);
 
-  // Throws NotATrace.
+  // Throws NotATrace, and what SpillingTexts throws.
   void feed(std::string_view data);
   void finish();
-  // The rows since the last call.
-  std::shared_ptr<const ArrowBatch> take();
-  [[nodiscard]] std::int64_t rows() const { return rows_->rows; }
-  // Of these rows.
-  [[nodiscard]] std::size_t text_bytes() const { return rows_->text_bytes(); }
+  // The rows; complete after finish().
+  [[nodiscard]] const std::shared_ptr<TraceTable>& table() const { return table_; }
 
-  // What many rows have in common, in the order of their numbers in the column `grp`.
+  // What many rows have in common, in the order of their numbers.
   struct Group {
     std::int64_t track = 0;  // one a pid and tid; "7" and 7 are one
     std::optional<std::string> pid, tid, category;
@@ -88,18 +59,17 @@ class TraceScanner {
   [[nodiscard]] bool cut_off() const { return cut_off_; }
   // No time had a part below a microsecond.
   [[nodiscard]] bool whole_microseconds() const { return whole_microseconds_; }
-  // Rows before this one come from a list that a later one of the same name supersedes.
-  [[nodiscard]] std::int64_t first_row() const { return first_row_; }
 
  private:
   enum class State { kStart, kMembers, kEvents, kResync, kSkip, kEnd };
 
   struct Event {
-    Text phase, category, name, id, id2, scope, binding, pid, tid, time, duration;
+    Text phase, category, name, id, id2, scope, binding, pid, tid, time, duration, number;
     bool local_id = false;
     std::string args;
     bool has_args = false;
     bool has_fields = false;  // some members of args are not in its text
+    TraceTable::Spot spot;
     std::vector<std::optional<std::int64_t>> integers;
     std::vector<Text> texts;
   };
@@ -115,7 +85,9 @@ class TraceScanner {
   void read_event(JsonText& text);
   void read_args(JsonText& text);
   bool take_field(JsonText& text, const ArgField& field, std::size_t column);
+  void forget_fields();
   void add_event();
+  void add_id(Row row);
   static bool is_of(const Group& group, const Event& event);
   std::int64_t group_of(const Event& event);
   [[nodiscard]] bool is_skipped(const Event& event) const;
@@ -128,8 +100,7 @@ class TraceScanner {
   [[nodiscard]] std::string place(const char* at);
 
   ScanOptions options_;
-  std::vector<std::string> columns_;  // of fields, each once
-  std::vector<ArgField::Type> column_types_;
+  std::shared_ptr<TraceTable> table_;
   std::array<std::vector<std::pair<std::size_t, std::size_t>>, 32> fields_by_length_;  // key's length: field, column
   std::array<std::vector<std::size_t>, 32> left_out_by_length_;
 
@@ -148,10 +119,9 @@ class TraceScanner {
   std::uint64_t offset_ = 0;                  // of position_
   std::uint64_t lines_ = 1, line_begin_ = 0;  // of counted_, up to which lines are counted: it costs less in one go
   std::size_t counted_ = 0;
-  std::int64_t number_ = 0, first_row_ = 0;
+  Row first_row_ = 0;  // those before come from a list that a later one of the same name supersedes
 
   Event event_;
-  std::unique_ptr<TraceRows> rows_;
   std::vector<Group> groups_;
   std::unordered_map<std::string, std::int64_t> group_numbers_, track_numbers_;
   std::array<std::int64_t, 16> recent_{};  // groups by a hash of what is cheap to look at; -1: none

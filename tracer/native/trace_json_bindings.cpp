@@ -5,61 +5,36 @@
 #include <memory>
 #include <tuple>
 
+#include "python_streams.h"
 #include "trace_json.h"
 
 namespace py = pybind11;
 using namespace ral::trace;
 
 void bind_trace_json(py::module_& module);
+void bind_trace_events(py::module_& module);
 
 namespace {
 
 using Fields = std::vector<std::tuple<std::string, std::string, std::string>>;
 
 std::unique_ptr<TraceScanner> make_scanner(const Fields& fields, std::vector<std::string> leave_out,
-                                           std::vector<std::string> skip_arrows, int nanoseconds_exponent) {
-  ScanOptions options{{}, std::move(leave_out), std::move(skip_arrows), nanoseconds_exponent};
+                                           std::vector<std::string> skip_arrows, int nanoseconds_exponent,
+                                           std::string spill_folder, std::size_t most_text) {
+  ScanOptions options{
+      {}, std::move(leave_out), std::move(skip_arrows), nanoseconds_exponent, std::move(spill_folder), most_text};
   for (const auto& [key, column, type] : fields) {
-    if (type != "int" && type != "uint" && type != "text") {
-      throw py::value_error("a field's type is int, uint or text, not " + type);
+    if (type != "int" && type != "uint" && type != "text" && type != "label") {
+      throw py::value_error("a field's type is int, uint, text or label, not " + type);
     }
     const auto kind = type == "int"    ? ArgField::Type::kInt
                       : type == "uint" ? ArgField::Type::kUint
-                                       : ArgField::Type::kText;
+                      : type == "text" ? ArgField::Type::kText
+                                       : ArgField::Type::kLabel;
     options.fields.push_back({key, column, kind});
   }
   return std::make_unique<TraceScanner>(std::move(options));
 }
-
-// DuckDB asks for the stream more than once (for the schema, for the rows).
-class TraceBatch {
- public:
-  explicit TraceBatch(std::shared_ptr<const ArrowBatch> batch) : batch_(std::move(batch)) {}
-  [[nodiscard]] std::int64_t rows() const { return batch_->rows; }
-  [[nodiscard]] std::vector<std::string> filled() const {
-    std::vector<std::string> names;
-    for (const ArrowColumn& column : batch_->columns) {
-      if (column.nulls < batch_->rows) {
-        names.push_back(column.name);
-      }
-    }
-    return names;
-  }
-  [[nodiscard]] py::capsule stream() const {
-    auto stream = std::make_unique<ArrowArrayStream>();
-    export_stream(batch_, stream.get());
-    return py::capsule(stream.release(), "arrow_array_stream", [](PyObject* capsule) {
-      const std::unique_ptr<ArrowArrayStream> owned(
-          static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(capsule, "arrow_array_stream")));
-      if (owned->release != nullptr) {
-        owned->release(owned.get());
-      }
-    });
-  }
-
- private:
-  std::shared_ptr<const ArrowBatch> batch_;
-};
 
 // Examples are cut at any byte of what may not be UTF-8.
 py::str shown(const std::string& text) {
@@ -87,6 +62,11 @@ py::list groups_of(const TraceScanner& scanner) {
   return all;
 }
 
+void finish(TraceScanner& scanner) {
+  const py::gil_scoped_release no_gil;
+  scanner.finish();
+}
+
 void feed(TraceScanner& scanner, const py::bytes& data) {
   const std::string_view view = data;
   const py::gil_scoped_release no_gil;
@@ -97,25 +77,18 @@ void feed(TraceScanner& scanner, const py::bytes& data) {
 
 void bind_trace_json(py::module_& module) {
   py::register_exception<NotATrace>(module, "NotATrace", PyExc_ValueError);
-  py::class_<TraceBatch>(module, "TraceBatch")
-      .def("__len__", &TraceBatch::rows)
-      .def_property_readonly("filled", &TraceBatch::filled)
-      .def(
-          "__arrow_c_stream__", [](const TraceBatch& self, const py::object& /*schema*/) { return self.stream(); },
-          py::arg("requested_schema") = py::none());
+  bind_trace_events(module);
   py::class_<TraceScanner>(module, "TraceJsonScanner")
       .def(py::init(&make_scanner), py::kw_only(), py::arg("fields") = Fields(),
            py::arg("leave_out") = std::vector<std::string>(), py::arg("skip_arrows") = std::vector<std::string>(),
-           py::arg("nanoseconds_exponent") = 3)
+           py::arg("nanoseconds_exponent") = 3, py::arg("spill_folder") = "/tmp",
+           py::arg("most_text") = std::size_t{256} << 20)
       .def("feed", &feed, py::arg("data"))
-      .def("finish", &TraceScanner::finish)
-      .def("take", [](TraceScanner& self) { return TraceBatch(self.take()); })
-      .def_property_readonly("rows", &TraceScanner::rows)
-      .def_property_readonly("text_bytes", &TraceScanner::text_bytes)
+      .def("finish", &finish)
+      .def_property_readonly("table", &TraceScanner::table)
       .def("groups", &groups_of)
       .def("metadata", &TraceScanner::metadata)
       .def("faults", &faults_of)
       .def_property_readonly("cut_off", &TraceScanner::cut_off)
-      .def_property_readonly("whole_microseconds", &TraceScanner::whole_microseconds)
-      .def_property_readonly("first_row", &TraceScanner::first_row);
+      .def_property_readonly("whole_microseconds", &TraceScanner::whole_microseconds);
 }

@@ -93,7 +93,9 @@ void MemoryEvents::freed(const Block& block) noexcept {
     record.bytes = static_cast<std::int64_t>(block.size);
     record.arg0 = block.address;
     record.arg1 = block.uses.load(std::memory_order_relaxed);
-    record.start_ticks = record.end_ticks = events::now();
+    record.end_ticks = events::now();
+    const std::uint64_t used = block.last_use.load(std::memory_order_relaxed);
+    record.start_ticks = used != 0 && used < record.end_ticks ? used : record.end_ticks;
     events::writer->emit_to(sessions, record);
   }
 }

@@ -100,14 +100,14 @@ Block* RegionAllocator::allocate(std::size_t bytes, std::uint8_t stream) {
 }
 
 Block* RegionAllocator::take(FreeBlocks& pool, std::size_t size) {
-  Block* best = pool.best(size);
-  if (best == nullptr) {
+  const std::size_t limit = split_limit();
+  // A block above the limit stays whole, so it serves only what is above the limit, too, and not much smaller.
+  const std::size_t most = size <= limit ? limit : size + std::min(SIZE_MAX - size, kUnsplitSlack);
+  Block* best = config_.settings.fit == Fit::kFirst ? pool.first(size, most) : pool.best(size);
+  if (best == nullptr || best->size > most) {
     return nullptr;
   }
-  const bool unsplit = best->size > split_limit();
-  if (unsplit && (size <= split_limit() || best->size - size > kUnsplitSlack)) {
-    return nullptr;
-  }
+  const bool unsplit = best->size > limit;
   if (unsplit || best->size == size) {
     pool.remove(best);
     --best->extent->free_blocks;

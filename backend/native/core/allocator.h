@@ -1,4 +1,5 @@
-// One caching allocator a device: blocks inside few ranges of addresses, best fit, split on allocation, merged on free.
+// One caching allocator a device: blocks inside few ranges of addresses, best fit (or first), split on
+// allocation, merged on free.
 //
 //   range    |<---------------- length ---------------->|
 //   blocks   | used | free |  used  |       free        |     neighbours are linked; two free neighbours of one pool
@@ -87,6 +88,7 @@ class RegionAllocator {
   const AllocatorConfig& config() const { return config_; }
   std::size_t capacity() const { return config_.capacity; }
   std::size_t limit() const;
+  std::size_t reserved() const;
   std::size_t largest_free_block() const;
   // Whether the address lies in one of its ranges.
   bool owns(std::uint64_t address) const;
@@ -154,6 +156,7 @@ class RegionAllocator {
   std::vector<Block*> scratch_;
   std::uint64_t generation_ = 0;
   std::uint64_t unused_moments_ = 0;
+  std::uint64_t ranges_opened_ = 0;
   AllocatorStats stats_;
 };
 

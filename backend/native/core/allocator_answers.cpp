@@ -18,6 +18,11 @@ std::size_t RegionAllocator::limit() const {
   return limit_;
 }
 
+std::size_t RegionAllocator::reserved() const {
+  const Lock lock(mutex_);
+  return stats_.reserved_bytes.current;
+}
+
 void RegionAllocator::set_settings(const AllocatorSettings& settings) {
   const Lock lock(mutex_);
   config_.settings = settings;

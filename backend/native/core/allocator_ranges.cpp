@@ -24,7 +24,8 @@ bool RegionAllocator::open_range(std::size_t size) {
     return false;
   }
   // Few handles: each range is twice the last one, within reason, so that many small blocks do not use them up.
-  std::size_t wish = config_.region_bytes << std::min<std::size_t>(extents_.size(), 3);
+  const std::size_t first = config_.settings.region_bytes != 0 ? config_.settings.region_bytes : config_.region_bytes;
+  std::size_t wish = std::min(first, limit_) << std::min<std::size_t>(extents_.size(), 3);
   wish = size > split_limit() ? size : std::min(wish, split_limit() / unit * unit);
   const std::size_t needed = rounded_up(size, unit);
   const std::size_t length = std::clamp(rounded_up(wish, unit), needed, room);
@@ -43,6 +44,7 @@ void RegionAllocator::adopt(Range range) {
   auto extent = std::make_unique<Extent>();
   extent->range = std::move(range);
   extent->owner = this;
+  extent->number = ranges_opened_++;
   extent->free_blocks = 1;
   extent->unused_since = ++unused_moments_;
   Block* block = new_block();

@@ -20,6 +20,7 @@ class RegionAllocator;
 struct Extent {
   Range range;
   RegionAllocator* owner = nullptr;
+  std::uint64_t number = 0;  // of all that its allocator opened, which one
   Block* first = nullptr;
   std::size_t active = 0;          // bytes in blocks that are used or pending
   std::size_t free_blocks = 0;     // how many
@@ -63,6 +64,11 @@ class Block {
   std::atomic<std::uint32_t> other_streams{0};  // a bit for each stream that was recorded for it
   std::atomic<std::uint64_t> uses{0};
   std::atomic<std::uint64_t> last_use{0};  // in ticks of the trace's clock; 0: never, or nobody records
+
+  // Whether it comes before another block: ranges by age, so that it does not matter where the device put them.
+  bool lies_before(const Block& other) const noexcept {
+    return extent != other.extent ? extent->number < other.extent->number : address < other.address;
+  }
 
   // Counts one more kernel or copy that touches it. `now`: ticks, or 0 where nobody records.
   void touch(std::uint64_t now) noexcept {

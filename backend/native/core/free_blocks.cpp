@@ -75,6 +75,27 @@ Block* FreeBlocks::best(std::size_t size) const {
   return found == large_.end() ? nullptr : *found;
 }
 
+Block* FreeBlocks::first(std::size_t size, std::size_t most) const {
+  Block* lowest = nullptr;
+  const auto consider = [&](Block* block) {
+    if (block->size <= most && (lowest == nullptr || block->lies_before(*lowest))) {
+      lowest = block;
+    }
+  };
+  for (std::size_t word = bin(size) / 64; word < occupied_.size(); ++word) {
+    for (std::uint64_t bits = occupied_[word]; bits != 0; bits &= bits - 1) {
+      Block* block = bins_[word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits))];
+      for (; block != nullptr && block->size >= size; block = block->bin_next) {
+        consider(block);
+      }
+    }
+  }
+  for (auto found = large_.lower_bound(size); found != large_.end() && (*found)->size <= most; ++found) {
+    consider(*found);
+  }
+  return lowest;
+}
+
 std::size_t FreeBlocks::largest() const {
   if (!large_.empty()) {
     return (*large_.rbegin())->size;

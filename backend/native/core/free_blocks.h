@@ -19,8 +19,10 @@ class FreeBlocks {
   void remove(Block* block);
   // Gives a block of this pool another place. One that stays large keeps its node in the tree: no allocation.
   void resize(Block* block, std::uint64_t address, std::size_t size);
-  // The smallest block of at least this size (of these the one with the lowest address, where large), or nullptr.
+  // The smallest block of at least this size (of these the one that lies before the others, where large), or nullptr.
   Block* best(std::size_t size) const;
+  // The block that lies before the others of `size` to `most` bytes, or nullptr. Looks at each of them.
+  Block* first(std::size_t size, std::size_t most) const;
   std::size_t largest() const;
   std::size_t count() const { return count_; }
   // `each` must not change the pool.
@@ -32,7 +34,7 @@ class FreeBlocks {
   struct BySize {
     using is_transparent = void;
     bool operator()(const Block* a, const Block* b) const {
-      return a->size != b->size ? a->size < b->size : a->address < b->address;
+      return a->size != b->size ? a->size < b->size : a->lies_before(*b);
     }
     bool operator()(const Block* a, std::size_t size) const { return a->size < size; }
     bool operator()(std::size_t size, const Block* b) const { return size < b->size; }

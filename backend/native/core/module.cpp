@@ -8,6 +8,7 @@
 #include "devices.h"
 #include "plugin_bindings.h"
 #include "ral_plugin.h"
+#include "replay_bindings.h"
 
 namespace py = pybind11;
 
@@ -47,6 +48,7 @@ py::list list_vendors() {
 
 PYBIND11_MODULE(_core, m) {
   ral::bind_allocator(m);
+  ral::bind_replay(m);
   py::register_exception<ral::BadDeviceList>(m, "BadDeviceList", PyExc_ValueError);
   m.def("list_devices", &ral::list_devices, py::arg("list"));
   m.def("list_vendors", &ral::list_vendors);
