@@ -5,6 +5,7 @@ Recording is the bare command; what reads a trace is a subcommand, found here or
 """
 
 import sys
+import tempfile
 import traceback
 from importlib.metadata import entry_points, version
 from itertools import chain
@@ -37,6 +38,9 @@ Examples:
 """
 QUERY_INTERRUPTED = "Query interrupted"
 """All that DuckDB says of a Ctrl-C."""
+OUT_OF_MEMORY = "Out of Memory Error: "
+NO_DISK = "failed to offload"
+"""How DuckDB says that there is no room: in memory, and on the disk for what it takes out of memory."""
 NEWEST = ""
 """What an option with an optional value holds when the value was left out."""
 
@@ -368,17 +372,16 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except (RuntimeError, duckdb.InterruptException) as error:
-        if not _interrupted(error):
-            raise
-        sys.exit(130)
-    except RalTraceError as error:
+    except (RuntimeError, duckdb.InterruptException, duckdb.OutOfMemoryException, RalTraceError) as error:
         if _interrupted(error):
             sys.exit(130)
+        said = _no_room(error) or error
+        if not isinstance(said, RalTraceError):
+            raise
         if "--debug" in words[:cut]:
             traceback.print_exc()
-        sys.stderr.write(f"ral-trace: {plain(str(error))}\n")
-        sys.exit(error.exit_code)
+        sys.stderr.write(f"ral-trace: {plain(str(said))}\n")
+        sys.exit(said.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -389,6 +392,21 @@ def _interrupted(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def _no_room(error: BaseException | None) -> RalTraceError | None:
+    """What to say where the database had no room: it is not the fault of the trace, the query or the output."""
+    while error is not None:
+        words = str(error)
+        # An Arrow stream that ends so has only the words.
+        if isinstance(error, duckdb.OutOfMemoryException) or words.startswith(OUT_OF_MEMORY):
+            if NO_DISK in words:
+                place = tempfile.gettempdir()
+                return RalTraceError(f"there is no room for temporary files in {place}; make some, or set TMPDIR")
+            cause = words.partition("\n")[0].removeprefix(OUT_OF_MEMORY).strip(" .")
+            return RalTraceError(f"that takes more memory than may be used ({cause}); ask for a part of it")
+        error = error.__cause__
+    return None
 
 
 if __name__ == "__main__":
