@@ -32,8 +32,8 @@ from ral_trace.tracer.reading import Trace
 Flags = npt.NDArray[np.bool_]
 Nodes = npt.NDArray[np.int32]
 
-NOT_REACHED = -(1 << 62)
-"""ns: before all times of traces; a place that something else must reach first."""
+NOT_REACHED = np.iinfo(np.int64).min
+"""Of a place that something else must reach first."""
 
 
 @dataclass

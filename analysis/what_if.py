@@ -278,7 +278,7 @@ def step_time(graph: Graph, times: Integers) -> int:
         return 0
     steps = np.concatenate([graph.host["step"], graph.device["step"]])
     count = len(np.unique(steps[steps != NONE])) if graph.window.first is not None else 1
-    return round(int(times[used].max() - graph.time[used].min()) / max(count, 1))
+    return round((int(times[used].max()) - int(graph.time[used].min())) / max(count, 1))
 
 
 def what_if(
