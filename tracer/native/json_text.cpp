@@ -14,30 +14,6 @@ constexpr std::size_t kExampleBytes = 120;
 constexpr std::size_t kFewMembers = 16, kManyMembers = 48;
 constexpr std::uint32_t kReplacement = 0xFFFD;
 
-// The first byte that is not plain text of a string: a quote, a backslash, a control character, or above ASCII.
-const char* plain_end(const char* at, const char* end) {
-  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is the lowest of a word");
-  constexpr std::uint64_t kOnes = 0x0101010101010101, kHighs = 0x8080808080808080;
-  while (end - at >= 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, 8);
-    const std::uint64_t quote = word ^ (kOnes * '"'), slash = word ^ (kOnes * '\\');
-    // A byte's high bit comes out set where it was 0 (the first two), below 32 (the third), or above ASCII.
-    const std::uint64_t found =
-        (((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | (word - kOnes * 32) | word) & kHighs;
-    if (found != 0) {
-      // What is borrowed can only spoil bytes behind the first.
-      return at + __builtin_ctzll(found) / 8;
-    }
-    at += 8;
-  }
-  while (at != end && *at != '"' && *at != '\\' && static_cast<unsigned char>(*at) >= 32 &&
-         static_cast<unsigned char>(*at) < 128) {
-    ++at;
-  }
-  return at;
-}
-
 void append_utf8(std::string& out, std::uint32_t code) {
   if (code < 0x80) {
     out += static_cast<char>(code);
@@ -313,7 +289,8 @@ std::string_view JsonText::bare_word() {
   return {first, static_cast<std::size_t>(at_ - first)};
 }
 
-void JsonText::read_text(Text& out) {
+// No string, or one with escapes or what is not ASCII.
+void JsonText::read_odd_text(Text& out) {
   out.clear();
   const char c = peek();
   if (c == '{' || c == '[') {
@@ -327,15 +304,9 @@ void JsonText::read_text(Text& out) {
     return;
   }
   out.quoted = true;
-  const char* stop = plain_end(at_ + 1, end_);
-  if (stop != end_ && *stop == '"') {
-    out.view = {at_ + 1, static_cast<std::size_t>(stop - at_ - 1)};
-    at_ = stop + 1;
-  } else {
-    out.scratch.clear();
-    read_string(out.scratch, As::kText);
-    out.view = out.scratch;
-  }
+  out.scratch.clear();
+  read_string(out.scratch, As::kText);
+  out.view = out.scratch;
   out.given = true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,29 @@ struct Text {
   }
 };
 
+// The first byte that is not plain text of a string: a quote, a backslash, a control character, or above ASCII.
+inline const char* plain_end(const char* at, const char* end) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is the lowest of a word");
+  constexpr std::uint64_t kOnes = 0x0101010101010101, kHighs = 0x8080808080808080;
+  for (; end - at >= 8; at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at, 8);
+    const std::uint64_t quote = word ^ (kOnes * '"'), slash = word ^ (kOnes * '\\');
+    // A byte's high bit comes out set where it was 0 (the first two), below 32 (the third), or above ASCII.
+    const std::uint64_t found =
+        (((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | (word - kOnes * 32) | word) & kHighs;
+    if (found != 0) {
+      // What is borrowed can only spoil bytes behind the first.
+      return at + __builtin_ctzll(found) / 8;
+    }
+  }
+  while (at != end && *at != '"' && *at != '\\' && static_cast<unsigned char>(*at) >= 32 &&
+         static_cast<unsigned char>(*at) < 128) {
+    ++at;
+  }
+  return at;
+}
+
 class JsonText {
  public:
   JsonText(const char* begin, const char* end, Faults& faults) : at_(begin), end_(end), faults_(&faults) {}
@@ -86,7 +110,18 @@ class JsonText {
   // Skips a value of any kind and depth.
   void skip_value();
   // Reads a string or a bare word; null, and what is neither, leaves `out` not given.
-  void read_text(Text& out);
+  void read_text(Text& out) {
+    if (at_ != end_ && *at_ == '"') {
+      const char* stop = plain_end(at_ + 1, end_);
+      if (stop != end_ && *stop == '"') {
+        out.view = {at_ + 1, static_cast<std::size_t>(stop - at_ - 1)};
+        out.quoted = out.given = true;
+        at_ = stop + 1;
+        return;
+      }
+    }
+    read_odd_text(out);
+  }
   // Appends the next value to `out` as valid JSON.
   void copy_value(std::string& out, int depth = 0);
   // Appends it as text inside quotes.
@@ -130,6 +165,7 @@ class JsonText {
  private:
   enum class As { kText, kJson };
 
+  void read_odd_text(Text& out);
   std::string_view bare_word();
   void copy_bare_word(std::string& out);
   void read_string(std::string& out, As as);

@@ -29,6 +29,7 @@ class EventRows : public ArrowSource {
         backward_(backward),
         rows_a_batch_(rows_a_batch),
         row_(events_->table_->first()) {
+    find_empty();
     columns_ = columns_of(EventColumns());
   }
 
@@ -54,7 +55,35 @@ class EventRows : public ArrowSource {
   }
 
  private:
-  static std::vector<ArrowColumn> columns_of(const EventColumns& all) {
+  // Columns in which no row has a value: each would cost as much as any.
+  void find_empty() {
+    const auto any = [this](auto has) {
+      return std::any_of(events_->meanings_.begin(), events_->meanings_.end(), has);
+    };
+    const auto leave_out = [this](const char* name, bool given) {
+      if (!given) {
+        empty_.emplace_back(name);
+      }
+    };
+    leave_out("device", any([](const Meaning& one) { return one.device >= 0; }));
+    leave_out("stream", any([](const Meaning& one) { return one.stream >= 0; }));
+    leave_out("step", !events_->step_.empty() || any([](const Meaning& one) { return one.step >= 0; }));
+    leave_out("correlation", events_->correlations_->any());
+    leave_out("bytes", events_->bytes_->any());
+    leave_out("stack", events_->stacks_ != nullptr && !events_->stacks_->empty());
+    leave_out("args", events_->table_->args.any() || !events_->amended_args_.empty());
+  }
+
+  [[nodiscard]] std::vector<ArrowColumn> columns_of(const EventColumns& all) const {
+    std::vector<ArrowColumn> columns = all_columns(all);
+    const auto is_empty = [this](const ArrowColumn& column) {
+      return std::find(empty_.begin(), empty_.end(), column.name) != empty_.end();
+    };
+    columns.erase(std::remove_if(columns.begin(), columns.end(), is_empty), columns.end());
+    return columns;
+  }
+
+  static std::vector<ArrowColumn> all_columns(const EventColumns& all) {
     return {all.id.as("id", "l"),
             all.kind.as("kind"),
             all.category.as("category"),
@@ -149,6 +178,7 @@ class EventRows : public ArrowSource {
   std::int32_t backward_;
   std::int64_t rows_a_batch_;
   Row row_;
+  std::vector<std::string> empty_;
   std::vector<ArrowColumn> columns_;
 };
 
