@@ -224,21 +224,3 @@ LINE = f"""line_of AS (
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""
 """CTE: for each stack the line of the program that it stands for: its innermost frame outside of libraries."""
-
-INSIDE_FALLBACK = """
-    below(fallback, id, kind, process, correlation) AS (
-        SELECT id, id, kind, process, NULL::BIGINT FROM event WHERE kind = 'fallback'
-        UNION ALL
-        SELECT b.fallback, e.id, e.kind, e.process, e.correlation
-        FROM below b JOIN event e ON e.parent = b.id WHERE e.kind <> 'fallback'),
-    copy_inside AS (
-        SELECT id, min(fallback) AS fallback FROM (
-            SELECT id, fallback FROM below WHERE kind = 'transfer'
-            UNION ALL
-            SELECT t.id, b.fallback FROM below b JOIN event t ON t.process = b.process AND t.correlation = b.correlation
-            WHERE b.kind = 'launch' AND t.kind = 'transfer')
-        GROUP BY id)"""
-"""CTEs (WITH RECURSIVE): the rows beneath each fallback, and the copies that it made.
-
-They end at a fallback beneath a fallback, which has rows of its own. So a circle of parents ends, too.
-"""

@@ -8,7 +8,6 @@ import numpy as np
 
 from ral_trace.analysis.base import (
     DEVICE,
-    INSIDE_FALLBACK,
     LINE,
     NAMED_DEVICE,
     SOME_FALLBACKS,
@@ -20,6 +19,7 @@ from ral_trace.analysis.base import (
     Row,
     Rows,
 )
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.holds import Work, aftermath, held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
@@ -49,8 +49,9 @@ class Fallbacks:
 
 
 def _fallbacks(trace: Trace) -> Fallbacks:
+    find_inside_fallbacks(trace)
     found = trace.sql(f"""
-        WITH RECURSIVE {INSIDE_FALLBACK}, copied AS (
+        WITH copied AS (
             SELECT c.fallback, max(e.ts_ns + {TIME_NS}) AS end_ns
             FROM copy_inside c JOIN event e ON e.id = c.id GROUP BY c.fallback)
         SELECT e.id, e.device::BIGINT AS device, e.ts_ns AS begin, e.ts_ns + e.dur_ns AS end,

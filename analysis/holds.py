@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import INSIDE_FALLBACK, TIME_NS
+from ral_trace.analysis.base import TIME_NS
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once
 from ral_trace.analysis.wait_names import HOST_WAITS
@@ -55,8 +56,8 @@ class Work:
 @once
 def held_work(trace: Trace) -> Work:
     """The work of the processes that have syncs or fallbacks."""
+    find_inside_fallbacks(trace)
     found = trace.sql(f"""
-        WITH RECURSIVE {INSIDE_FALLBACK}
         SELECT e.id, e.process::BIGINT AS process, e.device::BIGINT AS device, coalesce(e.stream, -1)::BIGINT AS stream,
                e.ts_ns AS start, e.ts_ns + e.dur_ns AS end, coalesce(l.ts_ns, e.ts_ns) AS launched,
                c.id IS NOT NULL AS of_fallback
