@@ -186,11 +186,13 @@ OP = Column("op", "text", "op that allocated; none: unknown")
 NAMED_DEVICE = """named_device AS (
     SELECT d.id AS device, d.process, d.type, l.label, d.vendor, d.name, d.memory_bytes,
            row_number() OVER (ORDER BY d.type = 'cpu', d.type, d."index", d.process, d.id) AS position,
-           coalesce(l.label, d.name, 'device ' || d.id) || CASE
-               WHEN count(*) OVER (PARTITION BY l.label) = 1 THEN ''
-               WHEN count(*) OVER (PARTITION BY l.label, p.pid) = 1
+           coalesce(l.label, d.name, 'device ' || d.id) AS called,
+           called || CASE
+               WHEN count(*) OVER (PARTITION BY called) = 1 THEN ''
+               WHEN count(*) OVER (PARTITION BY called, p.pid) = 1
                    THEN ' (' || coalesce('pid ' || p.pid, p.name, 'process ' || p.id) || ')'
-               ELSE ' (process ' || p.id || ')' END AS shown
+               WHEN count(*) OVER (PARTITION BY called, p.id) = 1 THEN ' (process ' || p.id || ')'
+               ELSE ' (device ' || d.id || ')' END AS shown
     FROM device d JOIN device_label l ON l.device = d.id JOIN process p ON p.id = d.process)"""
 """CTE: the devices with the name that answers use for them (`shown`), and their order (`position`)."""
 
