@@ -82,11 +82,13 @@ def ancestors(trace: Trace, parent: Integers) -> Ancestors:
 
 def _chains(trace: Trace, parent: Integers) -> tuple[Integers, Integers]:
     """All rows that are around, by id, and where the parent of each is; the last place stands for none."""
+    front = np.unique(parent[parent != UNKNOWN])
+    if not len(front):
+        return front, np.zeros(1, dtype=np.int64)
     rows = trace.sql("SELECT id, parent FROM event WHERE parent IS NOT NULL").fetchnumpy()
     ids, parents = np.asarray(rows["id"]), np.asarray(rows["parent"])
     order = np.argsort(ids, kind="stable")
     ids, parents = ids[order], parents[order]
-    front = np.unique(parent[parent != UNKNOWN])
     nodes = front
     while len(front):
         place = np.searchsorted(ids, front)

@@ -186,11 +186,13 @@ OP = Column("op", "text", "op that allocated; none: unknown")
 NAMED_DEVICE = """named_device AS (
     SELECT d.id AS device, d.process, d.type, l.label, d.vendor, d.name, d.memory_bytes,
            row_number() OVER (ORDER BY d.type = 'cpu', d.type, d."index", d.process, d.id) AS position,
-           coalesce(l.label, d.name, 'device ' || d.id) || CASE
-               WHEN count(*) OVER (PARTITION BY l.label) = 1 THEN ''
-               WHEN count(*) OVER (PARTITION BY l.label, p.pid) = 1
+           coalesce(l.label, d.name, 'device ' || d.id) AS called,
+           called || CASE
+               WHEN count(*) OVER (PARTITION BY called) = 1 THEN ''
+               WHEN count(*) OVER (PARTITION BY called, p.pid) = 1
                    THEN ' (' || coalesce('pid ' || p.pid, p.name, 'process ' || p.id) || ')'
-               ELSE ' (process ' || p.id || ')' END AS shown
+               WHEN count(*) OVER (PARTITION BY called, p.id) = 1 THEN ' (process ' || p.id || ')'
+               ELSE ' (device ' || d.id || ')' END AS shown
     FROM device d JOIN device_label l ON l.device = d.id JOIN process p ON p.id = d.process)"""
 """CTE: the devices with the name that answers use for them (`shown`), and their order (`position`)."""
 
@@ -224,21 +226,3 @@ LINE = f"""line_of AS (
         frame['file'] || coalesce(':' || frame['line'], '') || coalesce(' ' || frame['function'], '') AS line
     FROM stack)"""
 """CTE: for each stack the line of the program that it stands for: its innermost frame outside of libraries."""
-
-INSIDE_FALLBACK = """
-    below(fallback, id, kind, process, correlation) AS (
-        SELECT id, id, kind, process, NULL::BIGINT FROM event WHERE kind = 'fallback'
-        UNION ALL
-        SELECT b.fallback, e.id, e.kind, e.process, e.correlation
-        FROM below b JOIN event e ON e.parent = b.id WHERE e.kind <> 'fallback'),
-    copy_inside AS (
-        SELECT id, min(fallback) AS fallback FROM (
-            SELECT id, fallback FROM below WHERE kind = 'transfer'
-            UNION ALL
-            SELECT t.id, b.fallback FROM below b JOIN event t ON t.process = b.process AND t.correlation = b.correlation
-            WHERE b.kind = 'launch' AND t.kind = 'transfer')
-        GROUP BY id)"""
-"""CTEs (WITH RECURSIVE): the rows beneath each fallback, and the copies that it made.
-
-They end at a fallback beneath a fallback, which has rows of its own. So a circle of parents ends, too.
-"""

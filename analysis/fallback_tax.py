@@ -19,16 +19,8 @@ from ral_trace.analysis.base import (
     Row,
     Rows,
 )
-from ral_trace.analysis.holds import (
-    Work,
-    aftermath,
-    beneath_fallbacks,
-    held_work,
-    idle_after,
-    in_order,
-    owned,
-    per_owner,
-)
+from ral_trace.analysis.beneath import find_inside_fallbacks
+from ral_trace.analysis.holds import Work, aftermath, held_work, idle_after, in_order, owned, per_owner
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
 from ral_trace.analysis.steady import in_steady
@@ -57,12 +49,11 @@ class Fallbacks:
 
 
 def _fallbacks(trace: Trace) -> Fallbacks:
-    beneath = beneath_fallbacks(trace)
-    with table(trace, {"id": beneath.copy, "fallback": beneath.copies_for}) as copies:
-        found = trace.sql(f"""
+    find_inside_fallbacks(trace)
+    found = trace.sql(f"""
         WITH copied AS (
             SELECT c.fallback, max(e.ts_ns + {TIME_NS}) AS end_ns
-            FROM {copies} c JOIN event e ON e.id = c.id GROUP BY c.fallback)
+            FROM copy_inside c JOIN event e ON e.id = c.id GROUP BY c.fallback)
         SELECT e.id, e.device::BIGINT AS device, e.ts_ns AS begin, e.ts_ns + e.dur_ns AS end,
                coalesce(c.end_ns, e.ts_ns) AS copied
         FROM event e LEFT JOIN copied c ON c.fallback = e.id

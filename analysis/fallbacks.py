@@ -2,7 +2,6 @@
 
 from ral_trace.analysis.base import (
     DEVICE,
-    INSIDE_FALLBACK,
     NAMED_DEVICE,
     SOME_LAUNCHES,
     TIME_NS,
@@ -11,6 +10,7 @@ from ral_trace.analysis.base import (
     Column,
     Rows,
 )
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.units import duration
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
@@ -21,16 +21,17 @@ def fallbacks(trace: Trace, *, device: str | None = None) -> Rows:
 
     The cost is the time in the fallback: its copies, and the waits that it forced, lie within.
     """
+    find_inside_fallbacks(trace)
     return trace.rows(
         f"""
-        WITH RECURSIVE {NAMED_DEVICE}, {INSIDE_FALLBACK},
+        WITH {NAMED_DEVICE},
         copied AS (
             SELECT c.fallback, count(*) AS copies, sum({TIME_NS}) AS ns, sum(e.bytes) AS bytes
             FROM copy_inside c JOIN event e ON e.id = c.id GROUP BY c.fallback),
-        waited AS (SELECT fallback, count(*) AS syncs FROM below WHERE kind = 'sync' GROUP BY fallback),
+        waited AS (SELECT fallback, count(*) AS syncs FROM below_fallback WHERE kind = 'sync' GROUP BY fallback),
         launched AS (
             SELECT device, count(*) AS launches FROM event
-            WHERE kind = 'launch' AND id NOT IN (SELECT id FROM below) GROUP BY device)
+            WHERE kind = 'launch' AND id NOT IN (SELECT id FROM below_fallback) GROUP BY device)
         SELECT d.shown AS device, e.name, e.args->>'routed' AS routed, e.args->>'reason' AS reason,
                count(*) AS count, sum({TIME_NS}) AS total_ns,
                sum(copied.ns) AS copies_ns, sum(coalesce(e.bytes, copied.bytes)) AS copied_bytes,

@@ -35,8 +35,10 @@ def held_unused(trace: Trace, *, device: str | None = None, limit: int | None = 
             FROM (SELECT process, min(ts_ns) AS from_ns, max(ts_ns + coalesce(dur_ns, 0)) AS to_ns FROM event
                   WHERE process IN (SELECT process FROM device) GROUP BY process) p),
         block AS (
-            SELECT a.*, greatest(a.last_use_ns, x.ts_ns) AS used_ns, coalesce(a.free_ns, long.to_ns) AS until_ns,
-                   long.ns AS long_ns
+            -- A use is of this block's life, whatever the source says of it.
+            SELECT a.*, if(coalesce(a.last_use_ns, x.ts_ns) IS NULL, NULL,
+                           greatest(a.last_use_ns, x.ts_ns, a.begin_ns)) AS used_ns,
+                   coalesce(a.free_ns, long.to_ns) AS until_ns, long.ns AS long_ns
             FROM life a LEFT JOIN accessed x ON x.allocation = a.id
             JOIN device d ON d.id = a.device JOIN long ON long.process = d.process)
         SELECT d.shown AS device, a.op, l.line, u.category, count(*) AS blocks, sum(a.size_bytes) AS bytes,

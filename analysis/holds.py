@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import INSIDE_FALLBACK, TIME_NS
+from ral_trace.analysis.base import TIME_NS
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once
 from ral_trace.analysis.wait_names import HOST_WAITS
@@ -52,42 +53,22 @@ class Work:
         return Union.of(self.start, self.end)
 
 
-@dataclass(frozen=True)
-class Beneath:
-    """The waits and copies beneath fallbacks (event.id), and the fallback of each."""
-
-    wait: Integers
-    waits_for: Integers
-    copy: Integers
-    copies_for: Integers
-
-
-@once
-def beneath_fallbacks(trace: Trace) -> Beneath:
-    """All of them: a table of a few rows, in place of a walk down from the fallbacks for each that asks."""
-    found = trace.sql(f"""
-        WITH RECURSIVE {INSIDE_FALLBACK}
-        SELECT true AS waits, id, fallback FROM below WHERE kind IN ('sync', 'launch') AND id <> fallback
-        UNION ALL
-        SELECT false, id, fallback FROM copy_inside ORDER BY id, fallback""").fetchnumpy()
-    waits, row, fallback = (np.asarray(found[name]) for name in ("waits", "id", "fallback"))
-    return Beneath(row[waits], fallback[waits], row[~waits], fallback[~waits])
-
-
 @once
 def held_work(trace: Trace) -> Work:
     """The work of the processes that have syncs or fallbacks."""
+    find_inside_fallbacks(trace)
     found = trace.sql(f"""
         SELECT e.id, e.process::BIGINT AS process, e.device::BIGINT AS device, coalesce(e.stream, -1)::BIGINT AS stream,
-               e.ts_ns AS start, e.ts_ns + e.dur_ns AS end, coalesce(l.ts_ns, e.ts_ns) AS launched
+               e.ts_ns AS start, e.ts_ns + e.dur_ns AS end, coalesce(l.ts_ns, e.ts_ns) AS launched,
+               c.id IS NOT NULL AS of_fallback
         FROM event e
         LEFT JOIN event l ON l.kind = 'launch' AND l.process = e.process AND l.correlation = e.correlation
              AND (coalesce(l.flags, 0) & {FLAGS["INVALID"]}) = 0
+        LEFT JOIN copy_inside c ON c.id = e.id
         WHERE e.kind IN ('kernel', 'transfer') AND e.device IS NOT NULL AND {TIME_NS} IS NOT NULL
           AND e.process IN (SELECT process FROM event e WHERE e.kind = 'fallback' OR {HOST_WAITS}) ORDER BY e.id
         """).fetchnumpy()
-    columns = {name: np.asarray(column) for name, column in found.items()}
-    return Work(**columns, of_fallback=np.isin(columns["id"], beneath_fallbacks(trace).copy))
+    return Work(**{name: np.asarray(column) for name, column in found.items()})
 
 
 def owned(begin: Integers, end: Integers) -> tuple[Integers, Integers, Integers]:

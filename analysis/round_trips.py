@@ -4,7 +4,6 @@ import numpy as np
 
 from ral_trace.analysis.base import (
     DEVICE,
-    INSIDE_FALLBACK,
     NAMED_DEVICE,
     SOME_TRANSFERS,
     TIME_NS,
@@ -13,6 +12,7 @@ from ral_trace.analysis.base import (
     Column,
     Rows,
 )
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.callers import Callers
 from ral_trace.analysis.origins import launches_of, origins
 from ral_trace.analysis.remember import answered
@@ -70,10 +70,11 @@ PAIRS = """
 @answered
 def round_trips(trace: Trace, *, device: str | None = None, limit: int | None = 200) -> Rows:
     """A row for each pair of places in the program: the surest first, then those that took the most time."""
+    find_inside_fallbacks(trace)
     with registered(trace, _blocks(trace)) as known:
         pairs = trace.rows(
             f"""
-            WITH RECURSIVE {NAMED_DEVICE}, {INSIDE_FALLBACK}, {COPIES}, {PAIRS.format(known=known, least=LEAST_BYTES)}
+            WITH {NAMED_DEVICE}, {COPIES}, {PAIRS.format(known=known, least=LEAST_BYTES)}
             SELECT d.shown AS device, t.shown AS to_device, p.confidence, down.id AS down, up.id AS up,
                    down.bytes + up.bytes AS bytes, down.ns + up.ns AS total_ns
             FROM pair p JOIN down ON down.id = p.down JOIN up ON up.id = p.up

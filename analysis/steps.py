@@ -48,7 +48,7 @@ COUNTED = f"""
         FROM event e WHERE e.step IS NOT NULL GROUP BY e.process, e.step),
     first AS (
         SELECT process, step, count(*) AS calls FROM (
-            SELECT process, arg_min_null(step, ts_ns) AS step FROM event WHERE kind = 'op' GROUP BY process, name)
+            SELECT process, arg_min_null(step, (ts_ns, id)) AS step FROM event WHERE kind = 'op' GROUP BY process, name)
         GROUP BY process, step)
     SELECT c.step, c.process, p.pid, coalesce(s.ts_ns, c.ts_ns) AS ts_ns,
            CASE WHEN s.step IS NULL THEN c.end_ns - c.ts_ns ELSE s.end_ns - s.ts_ns END AS dur_ns,

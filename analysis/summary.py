@@ -1,6 +1,7 @@
 """What a trace holds: the whole of it in one row, and what each device did."""
 
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, VALID, WANTED, Analysis, Column, Rows
+from ral_trace.analysis.block_use import find_peaks
 from ral_trace.analysis.device_work import device_work
 from ral_trace.tracer.reading import Trace
 
@@ -52,6 +53,7 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
     """A row a device. Busy is the union of its kernels and copies; waits recorded on a stream are not work. The host is
     a device for its memory only: its ops are not rows of it, so how busy it was is unknown.
     """
+    find_peaks(trace)
     busy = {found: work.busy.total_ns for found, work in device_work(trace).by_device().items()}
     return trace.rows(
         f"""
@@ -66,8 +68,7 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
                    sum({TIME_NS}) FILTER (kind = 'fallback') AS fallback_ns,
                    count(*) FILTER (kind = 'transfer') AS transfers,
                    sum(bytes) FILTER (kind = 'transfer') AS transferred_bytes
-            FROM event e WHERE device IS NOT NULL GROUP BY device),
-        peak AS (SELECT device, max(allocated_bytes) AS bytes FROM memory_curve GROUP BY device)
+            FROM event e WHERE device IS NOT NULL GROUP BY device)
         SELECT d.shown AS device, d.vendor, d.name,
                -- What was not seen at all took no time; what was seen without a duration took an unknown time.
                CASE WHEN idle THEN 0 ELSE busy.ns END AS busy_ns,
@@ -82,7 +83,7 @@ def devices(trace: Trace, *, device: str | None = None) -> Rows:
               FROM named_device d LEFT JOIN counted c ON c.device = d.device) d
         CROSS JOIN span
         LEFT JOIN busy ON busy.device = d.device
-        LEFT JOIN peak ON peak.device = d.device
+        LEFT JOIN device_peak peak ON peak.device = d.device
         WHERE {WANTED} ORDER BY d.position""",
         [device, [*busy], [*busy.values()]],
     )

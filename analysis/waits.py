@@ -6,9 +6,10 @@ import numpy as np
 
 from ral_trace.analysis.ancestors import UNKNOWN
 from ral_trace.analysis.base import TIME_NS
-from ral_trace.analysis.holds import Flags, Work, beneath_fallbacks, held_work
+from ral_trace.analysis.beneath import find_inside_fallbacks
+from ral_trace.analysis.holds import Flags, Work, held_work
 from ral_trace.analysis.intervals import Integers
-from ral_trace.analysis.remember import once, table
+from ral_trace.analysis.remember import once
 from ral_trace.analysis.wait_names import HOST_WAITS, WHOLE_DEVICE
 from ral_trace.tracer.reading import Trace
 
@@ -38,9 +39,8 @@ def _rows(trace: Trace) -> dict[str, Integers]:
     """The waits with their own copies. A copy's launch is around the wait, or beside it under the same op; a fallback's
     copies hang under the fallback itself.
     """
-    beneath = beneath_fallbacks(trace)
-    with table(trace, {"id": beneath.wait, "fallback": beneath.waits_for}) as below:
-        found = trace.sql(f"""
+    find_inside_fallbacks(trace)
+    found = trace.sql(f"""
         WITH wait AS (
             SELECT e.id, e.kind, e.process, e.device, if({WHOLE_DEVICE}, NULL, e.stream) AS stream, e.ts_ns, e.dur_ns,
                    e.correlation, e.parent
@@ -70,7 +70,7 @@ def _rows(trace: Trace) -> dict[str, Integers]:
                w.ts_ns AS begin, w.ts_ns + w.dur_ns AS end, coalesce(b.fallback, {UNKNOWN}) AS fallback,
                coalesce(c.copy, {UNKNOWN}) AS copy
         FROM wait w
-        LEFT JOIN {below} b ON b.id = w.id
+        LEFT JOIN below_fallback b ON b.id = w.id
         LEFT JOIN last c ON c.id = w.id
         LEFT JOIN stated s ON s.process = w.process AND s.correlation = w.correlation
         ORDER BY w.id""").fetchnumpy()

@@ -3,16 +3,18 @@
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import INSIDE_FALLBACK, LINE, TIME_NS
+from ral_trace.analysis.base import LINE, TIME_NS
+from ral_trace.analysis.beneath import find_inside_fallbacks
 from ral_trace.analysis.callers import NONE, Callers
 from ral_trace.analysis.intervals import numbered
 from ral_trace.analysis.kernel_names import family
+from ral_trace.analysis.remember import once
 from ral_trace.analysis.stream_order import suspects
 from ral_trace.tracer import _native
 from ral_trace.tracer.reading import Trace
@@ -117,6 +119,20 @@ def on_devices(trace: Trace, by: str) -> Work:
     """Kernels, copies and fallbacks (whose own copies lie within them), by op, kernel, stream or device; or by module,
     annotation or line that launched them.
     """
+    return _by_op(trace) if by == "op" else _on_devices(trace, by)
+
+
+@once
+def _by_op(trace: Trace) -> Work:
+    """Several questions ask for the ops. Nobody may write into what all of them share."""
+    work = _on_devices(trace, "op")
+    for column in (getattr(work, each.name) for each in fields(work)):
+        if isinstance(column, np.ndarray):
+            column.flags.writeable = False
+    return work
+
+
+def _on_devices(trace: Trace, by: str) -> Work:
     own_name = OWN_NAMES.get(by, "e.name")
     label, joined = LABELS.get(by, "NULL::VARCHAR"), LINES if by == "line" else ""
     text = NAMED_DISTINCT.format(text=label, joined=joined, where="e.thread IS NOT NULL")
@@ -136,19 +152,18 @@ Columns = dict[str, npt.NDArray[np.int64]]
 def _device_rows(trace: Trace, by: str, own_name: str, table: str) -> Columns:
     """What is time of a device; the call that launched it, and whether that has the same name: then it is the op's."""
     kinds = "e.kind = 'kernel'" if by == "kernel" else "e.kind IN ('kernel', 'fallback', 'transfer')"
-    fallbacks = trace.sql("SELECT EXISTS (FROM event WHERE kind = 'fallback')").fetchall() == [(True,)]
-    with_inside = f"WITH RECURSIVE {INSIDE_FALLBACK}," if fallbacks else "WITH"
-    outside = "AND NOT (e.kind = 'transfer' AND e.id IN (SELECT id FROM copy_inside))" if fallbacks else ""
+    find_inside_fallbacks(trace)
     return dict(
         trace.sql(f"""
-        {with_inside} launch AS (
+        WITH launch AS (
             SELECT process, correlation, min(id) AS id, arg_min(name, id) AS name, arg_min(ts_ns, id) AS ts_ns,
                    arg_min({TIME_NS}, id) AS ns
             FROM event e WHERE kind = 'launch' AND correlation IS NOT NULL GROUP BY process, correlation),
         work AS (
             SELECT e.id, e.device, coalesce(e.stream, {NONE}) AS stream, {own_name} AS name, e.ts_ns,
                    {TIME_NS} AS ns, e.kind = 'fallback' AS fallback, e.kind, e.process, e.correlation, e.parent
-            FROM event e WHERE {kinds} AND e.device IS NOT NULL {outside})
+            FROM event e WHERE {kinds} AND e.device IS NOT NULL
+                  AND NOT (e.kind = 'transfer' AND e.id IN (SELECT id FROM copy_inside)))
         SELECT e.id, e.device, coalesce(n.code, {NONE}) AS name, e.ts_ns, coalesce(e.ns, {NONE}) AS ns,
                e.stream, e.kind = 'kernel' AS kernel, e.fallback,
                coalesce(e.name = l.name OR l.id IS NULL AND e.parent IS NULL, false) AS is_op,

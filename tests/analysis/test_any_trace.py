@@ -15,6 +15,7 @@ from ral_trace.tracer.reading import Trace, open_trace
 from ral_trace.tracer.schema import FLAGS, KINDS
 from tests.analysis.cases import Case, hostile
 from tests.shared import CASES, TRACES, needs_shared
+from tests.synthetic import training
 
 NAMES = ["aten::mm", "aten::item", "void k<float>(int)", "ncclDevKernel_AllReduce", "Memcpy HtoD (Pageable -> Device)",
          "step#1", "step#2", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_Iter.__next__", None]  # fmt: skip
@@ -142,3 +143,15 @@ def test_one_device_of_several_is_asked_for(tmp_path: Path):
                     "ral:0 (pid 2)",
                     "host",
                 }
+
+
+def test_no_answer_depends_on_what_was_asked_before(tmp_path: Path):
+    """Nor on what those who asked did with their rows: what is remembered of a trace is not handed out."""
+    with open_trace(training(tmp_path / "train.duckdb", launches=300, steps=6)) as trace:
+        expected = {name: [dict(row) for row in rows] for name, rows in answers(trace).items()}
+    with open_trace(tmp_path / "train.duckdb") as trace:
+        for analysis in [*reversed(ANALYSES), *ANALYSES]:
+            rows = analysis.run(trace)
+            assert rows == expected[analysis.name], analysis.name
+            for row in rows:
+                row.update(dict.fromkeys(row, "spoiled"))

@@ -48,3 +48,15 @@ def test_accesses_tell_it_of_blocks_that_were_never_freed(tmp_path: Path):
         trace.connection.execute(f"CREATE TEMP TABLE access AS SELECT {op} AS event, 0 AS allocation, 'read' AS mode")
         [found] = held_unused(trace)
     assert (found["still_live"], found["used_ns"], found["idle_ns"]) == (1, 15, 1000)
+
+
+def test_a_use_before_the_block_was_there_is_one_at_its_begin(tmp_path: Path):
+    case = held()
+    for change in case.changes:
+        if change["last_use_ns"] is not None:
+            change["last_use_ns"] = T0 - 5
+    with case.open(tmp_path) as trace:
+        rows = held_unused(trace)
+    assert {row["op"]: (row["used_ns"], row["idle_ns"]) for row in rows} == {
+        "forgotten": (0, 970), "busy": (0, 940), "brief": (0, 210),
+    }  # fmt: skip

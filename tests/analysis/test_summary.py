@@ -62,3 +62,18 @@ def test_an_empty_trace_has_a_summary(tmp_path: Path):
     with Case().open(tmp_path) as trace:
         (row,) = summary(trace)
     assert (row["events"], row["span_ns"], row["dropped"]) == (0, None, None)
+
+
+def test_devices_of_one_name_are_told_apart(tmp_path: Path):
+    case = Case()
+    for pid in (1, 1, 2):
+        case.process(pid=pid)
+    for process in (0, 0, 1, 2):
+        case.device(process=process)
+    for name in ("x", "y", "y"):
+        case.device(index=None, name=name)
+    with case.open(tmp_path) as trace:
+        assert {row["device"] for row in devices(trace)} == {
+            "ral:0 (device 0)", "ral:0 (device 1)", "ral:0 (process 1)", "ral:0 (pid 2)", "x", "y (device 5)",
+            "y (device 6)",
+        }  # fmt: skip
