@@ -129,9 +129,10 @@ def syncs_said(rows: Rows) -> str | None:
     )
     if row is None:
         return None
+    times = "once" if row["count"] == 1 else f"{row['count']:,} times"
     where = f"at {plain(row['line'])}" if row["line"] else f"in {plain(str(row['name']))}"
     return (
-        f"A hidden wait ({row['reason']}) {where} held the host up {row['count']:,} times: "
+        f"A hidden wait ({row['reason']}) {where} held the host up {times}: "
         f"that left {plain(str(row['device']))} without other work for {duration(row['idle_ns'])}."
     )
 
@@ -181,6 +182,7 @@ SYNCS = Analysis(
     ),
     syncs,
     chapter="waits",
+    most=5,
     shown="device reason line idle_ns total_ns count waited_for name pending_ns max_ns waited_kind",
     chart=Bars("reason", "idle_ns"),
     needs=(SOME_SYNCS,),
