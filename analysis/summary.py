@@ -111,7 +111,7 @@ DEVICES = Analysis(
     ),
     devices,
     chapter="overview",
-    shown="device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "
+    shown="device vendor busy_percent fallbacks fallback_ns busy_ns launches peak_bytes memory_bytes "
     "transferred_bytes kernels transfers name",
     notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
 )

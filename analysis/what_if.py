@@ -38,7 +38,7 @@ class Scenario:
     @property
     def said(self) -> str:
         """In words, with the trace's names, which are untrusted text."""
-        parts = [f"without {name}" for name in self.without_syncs]
+        parts = [f"without waiting in {name}" for name in self.without_syncs]
         parts += [f"{name} native" + ("" if ns is None else f" in {duration(ns)}") for name, ns in self.native.items()]
         parts += [f"{name} {factor:g} x as fast" for name, factor in self.faster.items()]
         return ", ".join(parts) or "as it was"

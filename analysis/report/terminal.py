@@ -118,8 +118,12 @@ def _told(section: Section) -> Iterator[RenderableType]:
     shown = section.rows[: analysis.most]
     for number, row in enumerate(shown, 1):
         headline, below = (plain(text) for text in analysis.told(row))
-        yield Text(f"{number}. {headline}", style="yellow" if analysis.notable(row) else "")
-        yield Padding(Text(below, style="dim"), (0, 0, 0, 3))
+        entry = Table.grid(padding=(0, 1, 0, 0))
+        entry.add_row(
+            f"{number}.",
+            Group(Text(headline, style="yellow" if analysis.notable(row) else ""), Text(below, style="dim")),
+        )
+        yield entry
     if len(section.rows) > len(shown):
         yield Text(f"… {len(section.rows) - len(shown):,} more", style="dim")
 

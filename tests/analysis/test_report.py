@@ -90,7 +90,7 @@ def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
 
 
 def test_long_names_keep_both_ends():
-    assert terminal.shortened("void gemm_kernel<bfloat16, 64>", 11) == "void …, 64>"
+    assert terminal.shortened("void gemm_kernel<bfloat16, 64>", 11) == "void…, 64>"
     assert terminal.shortened("aten::mm", 8) == "aten::mm"
     wide = terminal.shortened("核" * 20, 10)  # two cells each
     assert cell_len(wide) <= 10
