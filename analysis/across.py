@@ -227,6 +227,7 @@ ACROSS = Analysis(
     ),
     across,
     chapter="devices",
+    most=8,
     shown="name device median_ns ratio reason count ratio_on_equal_inputs mean_ns total_ns fallbacks route dtypes "
     "shapes",
     needs=(SOME_OPS, Need("(SELECT count(*) FROM device WHERE type <> 'cpu') > 0", "there is no device")),

@@ -21,7 +21,7 @@ from ral_trace.analysis.advice_rules import (
     stop_leaks,
 )
 from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, SOME_HOST_ROWS, WANTED, Analysis, Column, Row, Rows
-from ral_trace.analysis.units import duration
+from ral_trace.analysis.units import duration, short_path
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
 
@@ -89,6 +89,15 @@ def first_of_all(rows: Rows) -> str | None:
     return f"First: {plain(row['to_do'])}{gain}."
 
 
+def told(row: Row) -> tuple[str, str]:
+    """What to do and what it gains; where, and the numbers behind it."""
+    gain = ""
+    if row["gain_ns"] is not None:
+        gain = f": at most {duration(row['gain_ns'])} ({row['gain_percent']:.1f} %)"
+    where = f"{short_path(row['line'])}: " if row["line"] else ""
+    return row["to_do"] + gain, where + row["evidence"]
+
+
 ADVICE = Analysis(
     "advice",
     "What to do",
@@ -122,5 +131,6 @@ ADVICE = Analysis(
     shown="to_do gain_ns gain_percent device line evidence gain_per_step_ns count what found_by",
     needs=(SOME_HOST_ROWS,),
     remark=first_of_all,
+    told=told,
     notable=lambda row: ["to_do"] if (row["gain_percent"] or 0) >= 10 else [],
 )

@@ -160,6 +160,9 @@ class Analysis:
     """How the rows are drawn, where a picture says more than a table."""
     detail: bool = False
     """The terminal shows it only when asked for: --all, --only."""
+    told: Callable[[Row], tuple[str, str]] | None = None
+    """For answers that are sentences: a row's headline and what stands below it, which a terminal shows uncut in place
+    of a table. Names in them are untrusted text."""
     notable: Callable[[Row], Collection[str]] = nothing_notable
     """The columns of a row that should catch the eye."""
 

@@ -173,6 +173,7 @@ STEP_BOUNDS = Analysis(
     ),
     step_bounds,
     chapter="steps",
+    detail=True,
     shown="device step bound busy_percent idle_ns host_wait_ns input_wait_ns mean_delay_ns mean_queue window_ns",
     needs=(SOME_STEPS, SOME_DEVICE_WORK),
     most=8,

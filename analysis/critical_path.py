@@ -223,12 +223,16 @@ def said(rows: Rows) -> str | None:
     if len(rows) < 2:
         return None
     first, rest = rows[0], rows[-1]
-    of = "" if first["first_step"] is None else f" of steps {first['first_step']} to {first['last_step']}"
+    of = "" if first["first_step"] is None else f" of {_steps(first['first_step'], first['last_step'])}"
     name = "" if first["name"] is None else f" {plain(str(first['name']))}"
     return (
         f"{100 - rest['percent']:.0f} % of the time{of} is on the critical path; its largest part is "
         f"{first['kind']}{name} on {plain(str(first['where']))}: {duration(first['total_ns'])}."
     )
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _notable(row: Row) -> list[str]:
@@ -274,6 +278,7 @@ CRITICAL_PATH = Analysis(
     chapter="time",
     shown="name kind total_ns percent where count line",
     needs=(SOMETHING_TIMED,),
+    most=8,
     remark=said,
     notable=_notable,
 )

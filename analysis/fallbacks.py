@@ -85,6 +85,7 @@ FALLBACKS = Analysis(
     ),
     fallbacks,
     chapter="fallbacks",
+    detail=True,
     shown="device name count total_ns copied_bytes percent_of_launches reason forced_syncs copies routed",
     needs=(SOME_LAUNCHES,),
     remark=said,

@@ -214,6 +214,7 @@ FUSION = Analysis(
     ),
     fusion,
     chapter="advice",
+    detail=True,
     shown="device pattern gain_ns count launches_saved ops total_ns gap_ns line kernels launch_ns",
     needs=(SOME_KERNELS, SOME_LAUNCHES),
 )  # fmt: skip

@@ -75,6 +75,7 @@ HELD_UNUSED = Analysis(
     ),
     held_unused,
     chapter="memory",
+    detail=True,
     shown="device op at_peak_bytes bytes blocks idle_ns line category used_ns still_live",
     needs=(SOME_USES,),
     most=5,

@@ -211,6 +211,7 @@ HOTSPOTS = Analysis(
     COLUMNS,
     hotspots,
     chapter="time",
+    most=10,
     chart=Bars("name", "total_ns"),
     shown="name total_ns self_ns percent count mean_ns p99_ns fallbacks median_ns max_ns suspects sum_ns launch_ns",
     per_device=True,
@@ -225,6 +226,7 @@ KERNELS = Analysis(
     COLUMNS,
     kernels,
     chapter="time",
+    detail=True,
     shown="name total_ns percent count mean_ns p99_ns median_ns max_ns suspects variants sum_ns self_ns launch_ns",
     per_device=True,
     needs=(SOME_KERNELS,),
@@ -243,6 +245,7 @@ def _of_callers(by: str, title: str, about: str, need: Need) -> Analysis:
         chapter="time",
         shown="name total_ns self_ns percent count launch_ns sum_ns mean_ns max_ns suspects fallbacks",
         per_device=True,
+        most=8,
         needs=(need,),
         notable=_notable,
     )

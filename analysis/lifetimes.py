@@ -68,6 +68,7 @@ LIFETIMES = Analysis(
     ),
     lifetimes,
     chapter="memory",
+    detail=True,
     shown="op blocks bytes median_ns short_lived long_lived reused_at_once still_live still_live_bytes p99_ns "
     "before_trace",
     per_device=True,

@@ -90,6 +90,7 @@ MEMORY_BY_CATEGORY = Analysis(
     ),
     memory_by_category,
     chapter="memory",
+    chart=Lines(("device", "category"), "ts_ns", "bytes"),
     needs=(SOME_ALLOCATIONS,),
 )
 

@@ -92,6 +92,7 @@ QUEUES = Analysis(
     ),
     queues,
     chapter="devices",
+    detail=True,
     shown="stream pipeline mean_length max_length mean_delay_ns median_delay_ns p99_delay_ns max_delay_ns count "
     "before_launch no_launch",
     per_device=True,

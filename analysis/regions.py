@@ -231,6 +231,7 @@ FRAGMENTATION = Analysis(
     FILLED,
     fragmentation,
     chapter="memory",
+    detail=True,
     shown="device reserved_bytes used_bytes free_bytes largest_free_bytes fragmentation_percent rounding_bytes "
     "free_runs regions ts_ns",
     needs=(SOME_REGIONS,),

@@ -264,6 +264,7 @@ ALLOCATOR_REPLAY = Analysis(
     COLUMNS,
     allocator_replay,
     chapter="memory",
+    detail=True,
     shown="settings peak_reserved_bytes ratio out_of_memory_ns peak_allocated_bytes regions retries at_ns note",
     per_device=True,
     needs=(SOME_BLOCKS_OF_DEVICES,),

@@ -165,6 +165,7 @@ SMALL_COPIES = Analysis(
     ),
     small_copies,
     chapter="waits",
+    detail=True,
     shown="device direction count runs bytes total_ns saved_ns line op latency_ns stream",
     needs=(SOME_TRANSFERS,),
 )

@@ -100,7 +100,7 @@ DEVICES = Analysis(
         Column(
             "busy_ns", "ns", "union of its kernels and copies over all streams; none: no duration is known", "busy time"
         ),
-        Column("busy_percent", "percent", "busy_ns of the trace's span", "busy"),
+        Column("busy_percent", "percent", "busy_ns of the trace's span", "busy of trace"),
         Column("kernels", "count", "kernels that ran on it"),
         Column("launches", "count", "calls that went to it: kernels, copies and fallbacks"),
         Column("fallbacks", "count", "calls that PyTorch's CPU kernel served instead"),
@@ -112,7 +112,7 @@ DEVICES = Analysis(
     ),
     devices,
     chapter="overview",
-    shown="device vendor busy_percent busy_ns launches fallbacks fallback_ns peak_bytes memory_bytes "
+    shown="device vendor busy_percent fallbacks fallback_ns busy_ns launches peak_bytes memory_bytes "
     "transferred_bytes kernels transfers name",
     notable=lambda row: ["fallbacks"] if row["fallbacks"] else [],
 )

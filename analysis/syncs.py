@@ -23,7 +23,7 @@ from ral_trace.analysis.holds import held_work, idle_after, in_order, owned, per
 from ral_trace.analysis.intervals import Integers, Union
 from ral_trace.analysis.remember import once, table
 from ral_trace.analysis.steady import in_steady
-from ral_trace.analysis.units import duration
+from ral_trace.analysis.units import duration, short_path
 from ral_trace.analysis.wait_names import HOST_WAITS
 from ral_trace.analysis.wait_reasons import REASONS, reasons
 from ral_trace.analysis.waits import waits
@@ -129,9 +129,10 @@ def syncs_said(rows: Rows) -> str | None:
     )
     if row is None:
         return None
-    where = f"at {plain(row['line'])}" if row["line"] else f"in {plain(str(row['name']))}"
+    times = "once" if row["count"] == 1 else f"{row['count']:,} times"
+    where = f"at {plain(short_path(row['line']))}" if row["line"] else f"in {plain(str(row['name']))}"
     return (
-        f"A hidden wait ({row['reason']}) {where} held the host up {row['count']:,} times: "
+        f"A hidden wait ({row['reason']}) {where} held the host up {times}: "
         f"that left {plain(str(row['device']))} without other work for {duration(row['idle_ns'])}."
     )
 
@@ -181,6 +182,7 @@ SYNCS = Analysis(
     ),
     syncs,
     chapter="waits",
+    most=5,
     shown="device reason line idle_ns total_ns count waited_for name pending_ns max_ns waited_kind",
     chart=Bars("reason", "idle_ns"),
     needs=(SOME_SYNCS,),

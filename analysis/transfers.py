@@ -102,6 +102,7 @@ TRANSFERS = Analysis(
     ),
     transfers,
     chapter="waits",
+    most=5,
     shown="direction size count bytes total_ns bandwidth percent_of_link host_memory median_bandwidth link_bandwidth "
     "best_bandwidth",
     per_device=True,

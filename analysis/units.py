@@ -1,5 +1,7 @@
 """Numbers as people read them, and text out of traces made harmless to look at."""
 
+import re
+
 from ral_trace.tracer.text import plain
 
 UNKNOWN = "–"
@@ -27,6 +29,11 @@ def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
     if unit in ("ratio", "number"):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if unit == "count" else str(value)
+
+
+def short_path(line: str) -> str:
+    """A line of the program, or of a library, without the folders in which packages are installed."""
+    return re.sub(r"^.*[/\\](site|dist)-packages[/\\]", "", line)
 
 
 def duration(ns: int) -> str:

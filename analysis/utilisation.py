@@ -4,6 +4,7 @@ from ral_trace.analysis.base import DEVICE, SOME_DEVICE_WORK, Analysis, Column, 
 from ral_trace.analysis.bound import BOUND, HOST_WAIT, INPUT_WAIT, IdleCauses, input_waits, verdict
 from ral_trace.analysis.device_work import DeviceWork, device_work, exact_sum, find_gaps, named_devices
 from ral_trace.analysis.intervals import Union
+from ral_trace.analysis.units import duration, percent
 from ral_trace.tracer.reading import Trace
 from ral_trace.tracer.text import plain
 
@@ -95,7 +96,10 @@ def said(rows: Rows) -> str | None:
     if not bound:
         return None
     row = max(bound, key=lambda row: row["idle_ns"])
-    return f"{plain(row['device'])} was busy for {row['busy_percent']:.0f} % of its time: {SAID[row['bound']]}."
+    return (
+        f"{plain(row['device'])} was busy for {percent(row['busy_percent'])} of the "
+        f"{duration(row['total_ns'])} between its first and its last work: {SAID[row['bound']]}."
+    )
 
 
 SAID = {
@@ -114,7 +118,7 @@ UTILISATION = Analysis(
     COLUMNS,
     utilisation,
     chapter="devices",
-    shown="device bound busy_percent idle_ns host_wait_ns input_wait_ns compute_ns communication_ns "
+    shown="device bound busy_percent total_ns idle_ns host_wait_ns input_wait_ns compute_ns communication_ns "
     "communication_hidden_percent copy_ns copy_hidden_percent total_ns kernel_wait_ns other_wait_ns busy_ns",
     needs=(SOME_DEVICE_WORK,),
     remark=said,

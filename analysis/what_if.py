@@ -38,7 +38,7 @@ class Scenario:
     @property
     def said(self) -> str:
         """In words, with the trace's names, which are untrusted text."""
-        parts = [f"without {name}" for name in self.without_syncs]
+        parts = [f"without waiting in {name}" for name in self.without_syncs]
         parts += [f"{name} native" + ("" if ns is None else f" in {duration(ns)}") for name, ns in self.native.items()]
         parts += [f"{name} {factor:g} x as fast" for name, factor in self.faster.items()]
         return ", ".join(parts) or "as it was"
@@ -287,13 +287,15 @@ def what_if(
 ) -> Rows:  # fmt: skip
     """What a step would take: all changes at once, or, where none is named, each of the likeliest alone.
 
-    Raises UsageError for names that are not there.
+    Of the likeliest those that gain nothing are left out. Raises UsageError for names that are not there.
     """
     natives = dict(native) if isinstance(native, Mapping) else dict.fromkeys(native)
     asked = Scenario(tuple(without_syncs), natives, dict(faster or {}))
     graph = graph_of(trace, window_of(trace, step, whole, at_least=2))
     scenarios = [asked] if asked != Scenario() else likely(trace, graph)
     rows = Rows(_row(graph, predicted(trace, graph, scenario)) for scenario in scenarios)
+    if asked == Scenario():  # What was asked for is answered, even with nothing.
+        rows = Rows(row for row in rows if row["gain_ns"] > 0)
     rows.sort(key=lambda row: (row["predicted_ns"], row["scenario"]))
     return rows
 
@@ -360,6 +362,7 @@ WHAT_IF = Analysis(
     ),
     what_if,
     chapter="advice",
+    most=5,
     shown="scenario gain_ns gain_percent before_ns predicted_ns calls",
     needs=(SOMETHING_TIMED,),
 )  # fmt: skip

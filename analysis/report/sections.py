@@ -29,6 +29,16 @@ class Section:
         return [name for name in shown if not self.rows or any(row[name] is not None for row in self.rows)]
 
     @property
+    def nameless(self) -> bool:
+        """Whether each device's rows are told apart by text and none of them has any: such a table says nothing."""
+        texts = [name for name in self.analysis.shown.split() if self.column(name).unit == "text"]
+        return (
+            self.analysis.per_device
+            and bool(texts and self.rows)
+            and not any(row[name] is not None for row in self.rows for name in texts)
+        )
+
+    @property
     def remark(self) -> str | None:
         """What must not be overlooked."""
         return self.analysis.remark(self.rows)

@@ -89,6 +89,30 @@ def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
     assert "… 5 more" in text  # of 20 steps
 
 
+def test_long_names_keep_both_ends():
+    assert terminal.shortened("void gemm_kernel<bfloat16, 64>", 11) == "void…, 64>"
+    assert terminal.shortened("aten::mm", 8) == "aten::mm"
+    wide = terminal.shortened("核" * 20, 10)  # two cells each
+    assert cell_len(wide) <= 10
+    assert "…" in wide
+
+
+def test_advice_is_told_uncut(found: Report):
+    text = " ".join(printed(found, 60).split())
+    rows = found.rows("advice")
+    assert rows
+    assert all(" ".join(row["evidence"].split()) in text for row in rows)
+
+
+def test_the_short_report_names_the_details_that_it_leaves_out(found: Report):
+    out = io.StringIO()
+    terminal.render(found, Console(file=out, width=100, color_system=None), whole=False)
+    text = out.getvalue()
+    assert "\nWhat bounds each step\n" not in text
+    assert "allocator_replay" in text.split("More with --all, or --only NAME: ")[1]
+    assert len(text) < len(printed(found, 100))
+
+
 @pytest.fixture(scope="module")
 def untrusted(tmp_path_factory: pytest.TempPathFactory) -> Report:
     with hostile().open(tmp_path_factory.mktemp("hostile")) as trace:

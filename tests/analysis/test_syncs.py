@@ -76,8 +76,7 @@ def test_its_own_copy_is_not_what_it_waited_for(tmp_path: Path):
     )
     assert (row["pending_ns"], row["idle_ns"]) == (70, 20)  # the copy is part of the wait
     assert said == (
-        "A hidden wait (item) at train.py:42 step held the host up 1 times: "
-        "that left cuda:0 without other work for 20 ns."
+        "A hidden wait (item) at train.py:42 step held the host up once: that left cuda:0 without other work for 20 ns."
     )
 
 

@@ -37,7 +37,7 @@ def test_a_remark_says_whom_it_concerns_and_what_it_changes(two_processes):
     assert (impossible["pid"], impossible["count"], impossible["reading"]) == (
         10,
         1,
-        "these events are in no sum of times",
+        "events whose times cannot be are in no sum of times",
     )
 
 
@@ -46,7 +46,7 @@ def test_warnings_stand_where_they_change_numbers(two_processes):
     assert found["memory"] == ["events are missing: counts and sums are lower bounds"]
     assert set(found["time"]) == {
         "events are missing: counts and sums are lower bounds",
-        "these events are in no sum of times",
+        "events whose times cannot be are in no sum of times",
     }
     assert found["trust"] == []
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ral_trace.analysis.units import UNKNOWN, human
+from ral_trace.analysis.units import UNKNOWN, human, short_path
 from ral_trace.tracer.text import plain
 
 
@@ -46,3 +46,9 @@ def test_text_cannot_act():
         == "\\x1b[31mred\\x07\\x0d\\x0a\\x9b2J\\u202eevil\\u2028\\u200b"
     )
     assert plain("größe ∑ 漢字 [red]") == "größe ∑ 漢字 [red]"
+
+
+def test_lines_are_shown_without_the_folders_of_packages():
+    assert short_path("/opt/venv/lib/python3.11/site-packages/pkg/model.py:7 run") == "pkg/model.py:7 run"
+    assert short_path("C:\\py\\site-packages\\pkg\\model.py:7 run") == "pkg\\model.py:7 run"
+    assert short_path("/home/me/train.py:3 main") == "/home/me/train.py:3 main"
