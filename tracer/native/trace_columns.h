@@ -15,6 +15,9 @@ namespace ral::trace {
 // Metadata of a column of JSON: one pair, ARROW:extension:name and arrow.json. So the text is not parsed once more.
 inline constexpr char kJsonColumn[] = "\x01\0\0\0\x14\0\0\0ARROW:extension:name\x0a\0\0\0arrow.json";
 
+// A batch ends with the row whose text brings it there: so offsets of 32 bits do.
+inline constexpr std::size_t kTextABatch = 64 << 20;
+
 // A bit a row: whether it has a value.
 class Validity {
  public:

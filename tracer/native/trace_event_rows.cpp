@@ -7,8 +7,6 @@ namespace ral::trace {
 
 namespace {
 
-constexpr std::size_t kTextABatch = 64 << 20;
-
 struct EventColumns {
   NumberColumn<std::int64_t> id, ts_ns, dur_ns, correlation, parent, bytes, step;
   NumberColumn<std::int32_t> process, thread, device, stream, stack;
