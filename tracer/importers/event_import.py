@@ -90,8 +90,9 @@ def import_events(
     amended += phases.pair_async(rows) if has & set("beSF") else []
     for row, dur_ns, flags, args in amended:
         events.amend(row, NO_TIME if dur_ns is None else dur_ns, flags, args or "")
-    if places.has(Role.PYTHON):
-        events.end_overruns(meanings.of_role(Role.PYTHON), NO_TIME if window.end_ns is None else window.end_ns)
+    if meanings.python_calls:
+        calls = _mask(scan, meanings.python_calls)
+        events.end_overruns(calls, NO_TIME if window.end_ns is None else window.end_ns)
     first, first_ns = _land(rows, scan, dialect, meanings, events, window)
     rows.builder.complete_processes.update(places.process.values())
     if has & set("stf"):
@@ -156,8 +157,7 @@ def _step_intervals(scan: Scan, meanings: Meanings) -> dict[str, NDArray[np.int6
     By the rules of `derive.mark_steps`. Sorted by process and start.
     """
     stated = bool(meanings.stated_steps)
-    chosen = meanings.stated_steps or meanings.optimizer_steps
-    found = rows_of(scan, [number in chosen for number in range(len(scan.table))])
+    found = rows_of(scan, _mask(scan, meanings.stated_steps or meanings.optimizer_steps))
     ended = found["dur_ns"] >= 0
     label, start_ns, dur_ns = (found[name][ended] for name in ("label", "ts_ns", "dur_ns"))
     process, end_ns = meanings.columns["process"][label], start_ns + dur_ns
@@ -174,6 +174,14 @@ def _step_intervals(scan: Scan, meanings: Meanings) -> dict[str, NDArray[np.int6
         start_ns = np.where(step == 0, NO_TIME, np.roll(end_ns, 1))
         order = np.arange(len(process))
     return {"process": process[order], "step": step[order], "start_ns": start_ns[order], "end_ns": end_ns[order]}
+
+
+def _mask(scan: Scan, labels: Collection[int]) -> list[bool]:
+    """Which labels are among some."""
+    mask = [False] * len(scan.table)
+    for number in labels:
+        mask[number] = True
+    return mask
 
 
 def _count_odd(rows: Rows, scan: Scan, events: _native.TraceEvents) -> None:

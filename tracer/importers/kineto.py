@@ -106,6 +106,8 @@ DIALECT = Dialect(
 
 def _window(scan: Scan) -> Window:
     """What the span of the recorder says."""
+    if not any(group.cat == "Trace" for group in scan.groups):
+        return Window()
     found = rows_of(scan, [_is_recording(label) for label in scan.labels()])
     ended = found["dur_ns"] >= 0
     start_ns, end_ns = found["ts_ns"][ended], (found["ts_ns"] + found["dur_ns"])[ended]

@@ -40,6 +40,7 @@ MOST_DIGITS = 1000
 """Of a number that Python reads."""
 MAY_BE_NEGATIVE = _native.TraceEvents.MAY_BE_NEGATIVE
 CALL, SYNC_CALL_KIND, LEFT_OUT = (getattr(_native.TraceEvents, name) for name in ("CALL", "SYNC_CALL", "LEFT_OUT"))
+NOTHING = (LEFT_OUT, 0, 0, -1, -1, -1, -1, -1, -1)
 KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)} | {"call": CALL, "sync_call": SYNC_CALL_KIND}
 
 
@@ -49,63 +50,52 @@ class Meanings:
     def __init__(self, scan: Scan, places: Places, spots: dict[int, Spot]) -> None:
         self._places = places
         self._spots = spots
-        self.columns: dict[str, NDArray[Any]] = {name: np.full(len(scan.table), -1, np.int64) for name in TYPES}
-        self.columns["kind"][:] = LEFT_OUT
-        self.columns["depth"][:] = self.columns["traits"][:] = 0
         self.categories: dict[str, int] = {}
         self.memory_groups: set[int] = set()
         """Groups with events of an allocator."""
         self.optimizer_steps: dict[int, int] = {}
         self._stating: dict[str, dict[int, int]] = {source: {} for source, _ in STATED}
         """Labels of annotations that say a step, by where they do: its number, or NO_STEP."""
-        self._roles: dict[Role, list[int]] = {}
+        self.python_calls: list[int] = []
         self.backward = self._number("backward")
-        for number, label in enumerate(scan.labels()):
-            if label.rows:
-                self._add(number, label)
+        meanings = [self._of(number, label) if label.rows else NOTHING for number, label in enumerate(scan.labels())]
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.array(values, kind)
+            for (name, kind), values in zip(TYPES.items(), zip(*meanings, strict=True), strict=True)
+        }
         self.stated_steps: dict[int, int] = next((found for found in self._stating.values() if found), {})
         """Labels of annotations that state steps, of the best source that there is."""
         self._mark_steps()
-        self.columns = {name: self.columns[name].astype(kind) for name, kind in TYPES.items()}
-
-    def of_role(self, role: Role) -> list[bool]:
-        """Which labels have it."""
-        mask = np.zeros(len(self.columns["kind"]), bool)
-        mask[self._roles.get(role, [])] = True
-        return list(mask)
 
     def _number(self, category: str | None) -> int:
         return -1 if category is None else self.categories.setdefault(category, len(self.categories))
 
-    def _add(self, number: int, label: Label) -> None:
+    def _of(self, number: int, label: Label) -> tuple[int, ...]:
+        """The values of TYPES."""
         group = label.group
         process = self._places.process.get(group.number)
         if process is None:
-            self._set(number, traits=MAY_BE_NEGATIVE if label.name == MEMORY else 0)
-            return
+            return (LEFT_OUT, 0, MAY_BE_NEGATIVE if label.name == MEMORY else 0, *NOTHING[3:])
         role = self._places.roles.get(group.number)
         spot = self._spots.get(number)
-        self._set(number, process=process, traits=_traits(label, role))
-        if spot is None or not spot.works:
-            self._set(number, thread=self._places.thread.get(group.number, -1))
+        works = spot is not None and spot.works
+        traits = _traits(label, role)
+        thread = -1 if works else self._places.thread.get(group.number, -1)
         if role is None or group.ph in NO_EVENTS or _is_recording(label, role):
-            return
-        kind, category = _kind_of(label, role, works=spot is not None and spot.works)
-        if kind == "annotation" and category is None and (label.name or "").startswith(DATA_LOADER.rstrip("%")):
-            category = "dataloader"
-        self._roles.setdefault(role, []).append(number)
-        self._set(number, kind=KIND_NUMBERS[kind], depth=role.value.depth)
-        self._set(number, category=self._number(category))
-        if spot is not None:
-            self._set(number, device=spot.device, stream=-1 if spot.stream is None else spot.stream)
-        if _is_memory(label, role):
+            return (LEFT_OUT, 0, traits, -1, process, thread, -1, -1, -1)
+        kind, category = _kind_of(label, role, works=works)
+        if kind == "annotation":
+            if category is None and (label.name or "").startswith(DATA_LOADER.rstrip("%")):
+                category = "dataloader"
+            if label.timed and label.name and (spot is None or spot.stream is None):
+                self._find_step(number, label.name)
+        if role is Role.PYTHON:
+            self.python_calls.append(number)
+        if traits & _native.TraceEvents.MEMORY:
             self.memory_groups.add(group.number)
-        if kind == "annotation" and label.timed and label.name and (spot is None or spot.stream is None):
-            self._find_step(number, label.name)
-
-    def _set(self, number: int, **values: int) -> None:
-        for name, value in values.items():
-            self.columns[name][number] = value
+        device, stream = (-1, -1) if spot is None else (spot.device, -1 if spot.stream is None else spot.stream)
+        number_of_kind, depth = KIND_NUMBERS[kind], role.value.depth
+        return number_of_kind, depth, traits, self._number(category), process, thread, device, stream, -1
 
     def _find_step(self, number: int, name: str) -> None:
         for source, pattern in STATED:
@@ -124,7 +114,8 @@ class Meanings:
         for source, found in self._stating.items():
             for number, step in found.items():
                 if number in self.stated_steps or number in own:
-                    self._set(number, category=marked, step=step)
+                    self.columns["category"][number] = marked
+                    self.columns["step"][number] = step
                     self.step_sources.add(source)
 
 

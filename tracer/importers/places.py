@@ -60,10 +60,6 @@ class Places:
     """The process that devices belong to."""
     program: str | None = None
 
-    def has(self, *roles: Role) -> bool:
-        """Whether the file has rows of one of these."""
-        return any(role in roles for role in self.roles.values())
-
 
 @dataclass(frozen=True)
 class Names:
@@ -76,9 +72,9 @@ class Names:
 def names_of(scan: Scan) -> Names:
     """Reads the metadata events (phase M); the last of each wins, as in viewers."""
     names = Names({}, {})
-    wanted = [label.group.ph == "M" and label.name in ("process_name", "thread_name") for label in scan.labels()]
-    if not any(wanted):
+    if not any(group.ph == "M" for group in scan.groups):
         return names
+    wanted = [label.group.ph == "M" and label.name in ("process_name", "thread_name") for label in scan.labels()]
     for row in scan.table.numbers_of(wanted):
         number, what, _, args = scan.table.row(row)
         group = scan.groups[number]

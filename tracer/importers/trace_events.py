@@ -86,9 +86,12 @@ class Scan:
     def labels(self) -> Iterator[Label]:
         """By their numbers."""
         names = list(dict.fromkeys(column for _, column, kind in self.fields if kind == "label"))
+        fields: dict[tuple[int | None, ...], dict[str, int | None]] = {}
         for begin in range(0, len(self.table), LABELS_AT_ONCE):
             for group, name, values, rows, timed in self.table.labels(begin, begin + LABELS_AT_ONCE):
-                yield Label(self.groups[group], name, dict(zip(names, values, strict=True)), rows, timed)
+                if values not in fields:
+                    fields[values] = dict(zip(names, values, strict=True))
+                yield Label(self.groups[group], name, fields[values], rows, timed)
 
 
 def integer(text: str | None) -> int | None:

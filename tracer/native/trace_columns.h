@@ -15,9 +15,13 @@ namespace ral::trace {
 // Metadata of a column of JSON: one pair, ARROW:extension:name and arrow.json. So the text is not parsed once more.
 inline constexpr char kJsonColumn[] = "\x01\0\0\0\x14\0\0\0ARROW:extension:name\x0a\0\0\0arrow.json";
 
+// A batch ends with the row whose text brings it there: so offsets of 32 bits do.
+inline constexpr std::size_t kTextABatch = 64 << 20;
+
 // A bit a row: whether it has a value.
 class Validity {
  public:
+  void reserve(std::size_t rows) { bits_.reserve(rows / 8 + 1); }
   void add(bool valid) {
     if (rows_ % 8 == 0) {
       bits_.push_back(0);
@@ -38,6 +42,10 @@ class Validity {
 template <typename T>
 class NumberColumn {
  public:
+  void reserve(std::size_t rows) {
+    values_.reserve(rows);
+    validity_.reserve(rows);
+  }
   void add(T value) { add(true, value); }
   void add(bool given, T value) {
     values_.push_back(value);
@@ -57,6 +65,10 @@ using IntegerColumn = NumberColumn<std::int64_t>;
 
 class TextColumn {
  public:
+  void reserve(std::size_t rows) {
+    ends_.reserve(rows + 1);
+    validity_.reserve(rows);
+  }
   void add(std::optional<std::string_view> text) {
     if (text) {
       bytes_.append(*text);

@@ -7,13 +7,17 @@ namespace ral::trace {
 
 namespace {
 
-constexpr std::size_t kTextABatch = 64 << 20;
-
 struct EventColumns {
   NumberColumn<std::int64_t> id, ts_ns, dur_ns, correlation, parent, bytes, step;
   NumberColumn<std::int32_t> process, thread, device, stream, stack;
   NumberColumn<std::uint8_t> flags;
   TextColumn kind, category, name, args;
+
+  void reserve(std::size_t rows) {
+    const auto each = [rows](auto&... column) { (column.reserve(rows), ...); };
+    each(id, ts_ns, dur_ns, correlation, parent, bytes, step, process, thread, device, stream, stack, flags, kind,
+         category, name, args);
+  }
 };
 
 }  // namespace
@@ -37,6 +41,7 @@ class EventRows : public ArrowSource {
 
   std::shared_ptr<const ArrowBatch> next() override {
     auto columns = std::make_shared<EventColumns>();
+    columns->reserve(std::min<std::size_t>(static_cast<std::size_t>(rows_a_batch_), events_->table_->rows() - row_));
     std::int64_t count = 0;
     for (; row_ < events_->table_->rows() && count < rows_a_batch_ && columns->args.bytes() < kTextABatch; ++row_) {
       if (events_->is_event(row_)) {

@@ -285,6 +285,15 @@ std::vector<std::vector<TraceEvents::Span>> TraceEvents::spans() const {
     threads = std::max(threads, meaning.thread + 1);
   }
   std::vector<std::vector<Span>> all(static_cast<std::size_t>(threads));
+  std::vector<std::size_t> sizes(all.size());
+  for (std::uint32_t i = 0; i < meanings_.size(); ++i) {
+    if (meanings_[i].thread >= 0) {
+      sizes[static_cast<std::size_t>(meanings_[i].thread)] += table_->label(i).timed;
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].reserve(sizes[i]);
+  }
   for (Row row = table_->first(); row < table_->rows(); ++row) {
     const Meaning& meaning = of(row);
     const bool end = meaning.is(Meaning::kArrowEnd);

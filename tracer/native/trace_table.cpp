@@ -255,7 +255,6 @@ Label TraceTable::label(std::uint32_t number) const {
 namespace {
 
 constexpr Row kRowsABatch = 30'720;
-constexpr std::size_t kTextABatch = 64 << 20;
 
 std::optional<std::int64_t> given(std::int64_t value) {
   return value == TraceTable::kNone ? std::nullopt : std::optional(value);
