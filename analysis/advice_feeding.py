@@ -62,16 +62,17 @@ def launch_less(known: Findings) -> Iterator[Finding]:
     for device, group in groupby(bounds, key=itemgetter("device")):
         rows = list(group)
         idle_ns = sum(max(row["host_wait_ns"] - row["input_wait_ns"], 0) for row in rows)
-        kernel_ns, apart_ns = short[device]
+        kernel_ns, apart_ns, launches = short[device]
+        many = "1 step is" if len(rows) == 1 else f"{len(rows):,} steps are"
         yield Finding(
             "launch less",
             "launch less often: a larger batch, torch.compile, or a graph of the device (CUDA graphs)",
-            f"{len(rows):,} steps are bound by launches: half the kernels take at most {duration(kernel_ns)}, and half "
+            f"{many} bound by launches: half the kernels take at most {duration(kernel_ns)}, and half "
             f"the launches come {duration(apart_ns)} or more after the one before; {device} waited for them for "
             f"{duration(idle_ns)}, waits and fallbacks included",
             ("step_bounds", "syncs", "fallback_tax"),
             max(idle_ns - known.held_ns(device), 0),
-            len(rows),
+            launches,
             device,
         )
 
@@ -99,21 +100,21 @@ def _worst_of_each_process(rows: list[Row], column: str) -> Iterator[list[Row]]:
     yield from worst.values()
 
 
-def _short_kernels(known: Findings) -> dict[str, tuple[int, int]]:
-    """For each device whose kernels are shorter than what lies between their launches: both medians."""
+def _short_kernels(known: Findings) -> dict[str, tuple[int, int, int]]:
+    """For each device whose kernels are shorter than what lies between their launches: both medians, and how many."""
     with in_steady(known.trace, True) as condition:
         rows = known.trace.sql(f"""
             WITH {NAMED_DEVICE}, kernel AS (
                 SELECT e.device, quantile_disc({TIME_NS}, 0.5) AS ns FROM event e
                 WHERE e.kind = 'kernel' AND e.device IS NOT NULL AND {condition} GROUP BY e.device),
             launch AS (
-                SELECT device, quantile_disc(apart, 0.5) AS apart FROM (
+                SELECT device, quantile_disc(apart, 0.5) AS apart, count(*) AS launches FROM (
                     SELECT e.device, e.ts_ns - lag(e.ts_ns) OVER (
                         PARTITION BY e.device, e.thread, e.step ORDER BY e.ts_ns, e.id) AS apart
                     FROM event e WHERE e.kind = 'launch' AND e.device IS NOT NULL AND {condition}) GROUP BY device)
-            SELECT d.shown, k.ns, l.apart FROM kernel k JOIN launch l ON l.device = k.device
+            SELECT d.shown, k.ns, l.apart, l.launches FROM kernel k JOIN launch l ON l.device = k.device
             JOIN named_device d ON d.device = k.device WHERE k.ns < l.apart""").fetchall()
-    return {device: (ns, apart) for device, ns, apart in rows}
+    return {device: (ns, apart, launches) for device, ns, apart, launches in rows}
 
 
 def fuse_kernels(known: Findings) -> Iterator[Finding]:

@@ -80,8 +80,8 @@ def memory_by_category(trace: Trace, *, device: str | None = None, points: int =
 MEMORY_BY_CATEGORY = Analysis(
     "memory_by_category",
     "Memory over time by category",
-    "Allocated bytes of each device by what they are for, told from how the blocks are used "
-    "has the rules); they add up to the memory curve. Long curves are thinned so that no peak is lost.",
+    "Allocated bytes of each device by what they are for, told from how the blocks are used; "
+    "they add up to the memory curve. Long curves are thinned so that no peak is lost.",
     (
         DEVICE,
         Column("ts_ns", "time", "when"),

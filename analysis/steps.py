@@ -193,7 +193,7 @@ STEPS = Analysis(
     COLUMNS,
     steps,
     chapter="steps",
-    detail=True,
+    most=8,
     chart=Drawn("steps"),
     shown="step pid dur_ns state launches fallbacks syncs idle_ns input_percent kernel_ns transferred_bytes why",
     needs=(SOME_STEPS,),

@@ -4,7 +4,8 @@ import re
 
 from ral_trace.tracer.text import plain
 
-UNKNOWN = "–"
+UNKNOWN, EMPTY = "–", "(empty)"
+"""What stands for a value that is not known, and for a text that is known to be empty."""
 
 TIMES = [("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)]
 SIZES = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
@@ -15,7 +16,7 @@ def human(value: object, unit: str, *, zero_ns: int = 0) -> str:
     if value is None:
         return UNKNOWN
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return plain(str(value))
+        return plain(str(value)) or EMPTY
     if unit == "ns":
         return duration(int(value))
     if unit == "time":

@@ -13,7 +13,9 @@ from ral_trace.tracer.text import plain
 MOST_STEPS = 5_000
 """Steps that are drawn, over all processes."""
 MOST_BARS = 12
-MOST_SERIES = 24
+MOST_SERIES = 12
+DASHES = ("solid", "dot")
+"""Of lines that share a colour."""
 MOST_CELLS_A_SIDE = 24
 MOST_NAME = 300
 """Characters of one name in a chart."""
@@ -112,6 +114,7 @@ def _lines(report: Report, section: Section, chart: Lines) -> dict[str, Any]:
             {
                 "name": " ".join(key),
                 "colour": VENDOR_COLOURS[number % len(VENDOR_COLOURS)] if many else colour_of.get(key[0], "#64748b"),
+                "dash": DASHES[number // len(VENDOR_COLOURS) % len(DASHES)] if many else DASHES[0],
                 "x": [_ms(row[chart.time] - report.zero_ns) for row in series[key]],
                 "y": [None if row[chart.value] is None else row[chart.value] * factor for row in series[key]],
             }

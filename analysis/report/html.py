@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from ral_trace.analysis.base import CHAPTERS, Row, Rows
 from ral_trace.analysis.report import charts
 from ral_trace.analysis.report.sections import Report, Section, ledger_lines
-from ral_trace.analysis.units import human
+from ral_trace.analysis.units import human, short_path
 from ral_trace.tracer.text import plain
 
 MOST_ROWS = 300
@@ -127,9 +127,10 @@ def _question(report: Report, section: Section, shares: "_Shares") -> dict[str, 
         "about": analysis.about,
         "remark": None if section.remark is None else plain(section.remark),
         "missing": section.missing,
+        "told": [_plain(analysis.told(row)) for row in section.rows] if analysis.told is not None else [],
         "chart": analysis.chart is not None and bool(section.rows),
         "detail": analysis.detail,
-        "tables": _tables(report, section, shares) if section.rows and analysis.shown else [],
+        "tables": _tables(report, section, shares) if section.rows and analysis.shown and analysis.told is None else [],
         "left_out": max(0, len(section.by_device()) - MOST_DEVICES) if analysis.per_device else 0,
         "shown": bool(analysis.shown) or analysis.chart is not None,
     }
@@ -189,7 +190,7 @@ def _table(
         value, unit = row[column], units[column]
         barred = value is not None and largest.get(column)
         return {
-            "text": _cut(human(value, unit, zero_ns=zero)),
+            "text": _cut(short_path(human(value, unit, zero_ns=zero))),
             "number": value if unit != "text" else None,
             "kind": "t" if unit == "text" else "n",
             "share": round(100 * value / largest[column], 1) if barred else None,
@@ -215,6 +216,11 @@ def _table(
         "rows": [cells(row) for row in rows[:most]],
         "more": max(0, len(rows) - most),
     }
+
+
+def _plain(told: tuple[str, str]) -> tuple[str, str]:
+    headline, below = told
+    return plain(headline), plain(below)
 
 
 def _cut(text: str) -> str:

@@ -98,7 +98,7 @@
 
   const drawLines = (chart) => (element) => {
     const traces = chart.series.map((found) => ({
-      type: "scatter", mode: "lines", line: { shape: "hv", width: 1.4, color: found.colour }, fill: chart.series.length < 5 ? "tozeroy" : "none", fillcolor: `${found.colour}22`,
+      type: "scatter", mode: "lines", line: { shape: "hv", width: 1.4, color: found.colour, dash: found.dash }, fill: chart.series.length < 5 ? "tozeroy" : "none", fillcolor: `${found.colour}22`,
       x: [...scaled(found.x), data.span * scale[0]], y: [...found.y, found.y[found.y.length - 1]],
       name: verbatim(found.name), hovertemplate: `%{y:,.4~g}${chart.unit} at +%{x:.4~g} ${scale[1]}<extra>%{fullData.name}</extra>`,
     }));
@@ -109,8 +109,10 @@
         ax: 0, ay: -18, xanchor: found.x[at] > data.span * 0.9 ? "right" : found.x[at] < data.span * 0.1 ? "left" : "center", font: { color: found.colour, size: 11 }, arrowcolor: found.colour, bgcolor: colour("--card"), borderpad: 1,
       };
     });
+    const across = Math.max(1, Math.floor(element.clientWidth / 190)), legendLines = Math.ceil(chart.series.length / across);
     return Plotly.react(element, traces, layout({
-      height: 300, annotations: peaks, margin: { l: 70, r: 16, t: 30, b: 42 }, ...legend(true),
+      // The legend stands above the plot: it takes a line of its own for every few names.
+      height: 270 + 30 * legendLines, annotations: peaks, margin: { l: 70, r: 16, t: 30 * legendLines, b: 42 }, ...legend(true),
       xaxis: timeAxis({ ticksuffix: ` ${scale[1]}`, range: [0, data.span * scale[0]] }),
       yaxis: { ...axis(), ticksuffix: chart.unit, rangemode: "tozero" },
     }), config);

@@ -163,6 +163,7 @@ def test_steps_that_launch_too_slowly(tmp_path: Path):
         first = {row["what"]: row for row in advice(trace)}["launch less"]
     # 400 idle before each kernel but the first of the first step.
     assert first["gain_ns"] == (20 * STEPS - 1) * 400
+    assert first["count"] == 20 * STEPS  # launches: many of them in one step are no chance
     assert "half the kernels take at most 100 ns, and half the launches come 500 ns or more" in first["evidence"]
 
 

@@ -86,7 +86,7 @@ def test_the_terminal_report_shows_what_the_analyses_say(found: Report):
         "Steps",
     ):
         assert f"\n{title}\n" in text
-    assert "… 5 more" in text  # of 20 steps
+    assert "… 12 more" in text  # of 20 steps
 
 
 def test_long_names_keep_both_ends():

@@ -7,6 +7,7 @@ from ral_trace.tracer.text import plain
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
+        ("", "text", "(empty)"),
         (0, "ns", "0 ns"),
         (999, "ns", "999 ns"),
         (1_000, "ns", "1.00 µs"),
