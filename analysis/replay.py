@@ -60,7 +60,7 @@ WORK = """
 SELECT coalesce(s.number, 0) AS stream, least(coalesce(l.ts_ns + l.dur_ns, e.ts_ns), e.ts_ns) AS submit_ns,
        e.ts_ns + e.dur_ns AS end_ns, e.id AS position
 FROM event e LEFT JOIN stream s ON s.id = e.stream
-LEFT JOIN (SELECT process, correlation, min(ts_ns) AS ts_ns, arg_min(dur_ns, ts_ns) AS dur_ns FROM event
+LEFT JOIN (SELECT process, correlation, min(ts_ns) AS ts_ns, arg_min(dur_ns, (ts_ns, id)) AS dur_ns FROM event
            WHERE kind = 'launch' AND correlation IS NOT NULL GROUP BY ALL) l
   ON l.process = e.process AND l.correlation = e.correlation
 WHERE e.device = $1 AND e.kind IN ('kernel', 'transfer') AND e.dur_ns >= 0"""
