@@ -29,8 +29,8 @@ FACTS = f"""
         LEFT JOIN event l ON l.id = w.caller AND l.kind = 'launch'
         LEFT JOIN event f ON f.id = w.caller AND f.kind = 'fallback')
     SELECT name, place, dtypes, shapes, count(*) AS count, count(ns) AS timed, sum(ns)::HUGEINT AS total_ns,
-           quantile_disc(ns, 0.5) AS median_ns, count(*) FILTER (fallback) AS fallbacks, mode(reason) AS reason,
-           mode(route) AS route
+           quantile_disc(ns, 0.5) AS median_ns, count(*) FILTER (fallback) AS fallbacks,
+           mode(reason ORDER BY reason) AS reason, mode(route ORDER BY route) AS route
     FROM (SELECT * REPLACE (nullif(ns, {NONE}) AS ns) FROM run) GROUP BY name, place, dtypes, shapes"""
 MEDIANS = f"""
     SELECT name, place, quantile_disc(ns, 0.5) FROM {{runs}} WHERE ns <> {NONE} GROUP BY name, place"""

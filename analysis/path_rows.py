@@ -118,7 +118,7 @@ def wait_rows(trace: Trace, window: Window) -> Columns:
     return trace.sql(
         f"""
         WITH image AS (
-            SELECT process, correlation, any_value(device) AS device, min(stream) AS stream FROM event
+            SELECT process, correlation, min(device) AS device, min(stream) AS stream FROM event
             WHERE kind = 'wait' AND thread IS NULL AND correlation IS NOT NULL AND stream IS NOT NULL
             GROUP BY process, correlation HAVING count(DISTINCT stream) = 1),
         lane AS (SELECT s.id AS stream, dense_rank() OVER (ORDER BY s.device, s.number) - 1 AS lane FROM stream s)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, WANTED, Analysis, Column, Need, Row, Rows
+from ral_trace.analysis.base import DEVICE, NAMED_DEVICE, TIME_NS, WANTED, Analysis, Column, Need, Row, Rows
 from ral_trace.analysis.block_category import BEFORE
 from ral_trace.analysis.block_use import find_peaks
 from ral_trace.backend.core import MAX_STREAMS, REPLAY_ACTIONS, replay
@@ -56,14 +56,14 @@ SELECT coalesce(alloc_ns, {BEFORE}) AS ts_ns, {ALLOCATE} AS action, number, byte
 UNION ALL
 SELECT free_ns, {FREE}, number, 0, 0, coalesce(free_event, 0) FROM block WHERE free_ns IS NOT NULL"""
 
-WORK = """
+WORK = f"""
 SELECT coalesce(s.number, 0) AS stream, least(coalesce(l.ts_ns + l.dur_ns, e.ts_ns), e.ts_ns) AS submit_ns,
        e.ts_ns + e.dur_ns AS end_ns, e.id AS position
 FROM event e LEFT JOIN stream s ON s.id = e.stream
-LEFT JOIN (SELECT process, correlation, min(ts_ns) AS ts_ns, arg_min(dur_ns, ts_ns) AS dur_ns FROM event
+LEFT JOIN (SELECT process, correlation, min(ts_ns) AS ts_ns, arg_min(dur_ns, (ts_ns, id)) AS dur_ns FROM event
            WHERE kind = 'launch' AND correlation IS NOT NULL GROUP BY ALL) l
   ON l.process = e.process AND l.correlation = e.correlation
-WHERE e.device = $1 AND e.kind IN ('kernel', 'transfer') AND e.dur_ns >= 0"""
+WHERE e.device = $1 AND e.kind IN ('kernel', 'transfer') AND {TIME_NS} IS NOT NULL"""
 
 
 @dataclass(frozen=True)

@@ -128,3 +128,13 @@ def test_several_processes_and_nothing(tmp_path: Path):
             ("ral:0 (pid 1)", 1.0),
             ("ral:0 (pid 2)", 2.0),
         ]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_two_routes_taken_equally_often_the_first_by_name_stands(case: Case, tmp_path: Path, backwards: bool):
+    for route in ("native", "compiled", "native", "compiled")[:: -1 if backwards else 1]:
+        run(case, 0, 100, route=route)
+        run(case, 1, 100)
+    order = list(range(len(case.events)))
+    with case.open(tmp_path, order[:: -1 if backwards else 1]) as trace:
+        assert {row["device"]: row["route"] for row in across(trace)} == {"ral:0": "compiled", "ral:1": "native"}

@@ -6,7 +6,7 @@ import pytest
 
 from ral_trace.analysis.replay import ALTERNATIVES, RECORDED, allocator_replay, setup_of
 from ral_trace.backend.core import BadSettings
-from tests.analysis.cases import T0, Case
+from tests.analysis.cases import INVALID, T0, Case
 
 MIB = 1 << 20
 
@@ -73,6 +73,7 @@ def streams(done: int) -> Case:
 @pytest.mark.parametrize(("done", "regions"), [(40, 1), (60, 2)])
 def test_memory_goes_to_another_stream_when_its_own_is_done(done: int, regions: int, tmp_path: Path):
     case = streams(done)
+    case.event("kernel", "op", 20, 9980, device=0, correlation=1, flags=INVALID)  # whose times cannot be
     case.device(index=1)  # whose stream is number 1 of the trace
     with case.open(tmp_path) as trace:
         trace.connection.execute("CREATE TEMP TABLE stream AS SELECT * REPLACE (id AS number) FROM trace.stream")
