@@ -85,7 +85,7 @@ def first_of_all(rows: Rows) -> str | None:
     if not rows:
         return None
     row = rows[0]
-    gain = "" if row["gain_ns"] is None else f" (at most {duration(row['gain_ns'])}, {row['gain_percent']:.1f} %)"
+    gain = "" if row["gain_ns"] is None else f" (about {duration(row['gain_ns'])}, {row['gain_percent']:.1f} %)"
     return f"First: {plain(row['to_do'])}{gain}."
 
 
@@ -93,7 +93,7 @@ def told(row: Row) -> tuple[str, str]:
     """What to do and what it gains; where, and the numbers behind it."""
     gain = ""
     if row["gain_ns"] is not None:
-        gain = f": at most {duration(row['gain_ns'])} ({row['gain_percent']:.1f} %)"
+        gain = f": about {duration(row['gain_ns'])} ({row['gain_percent']:.1f} %)"
     where = f"{short_path(row['line'])}: " if row["line"] else ""
     return row["to_do"] + gain, where + row["evidence"]
 
@@ -101,15 +101,15 @@ def told(row: Row) -> tuple[str, str]:
 ADVICE = Analysis(
     "advice",
     "What to do",
-    "What is worth doing, by what it gains at most: in the steps after the warm-up, without steps in the whole trace. "
-    f"Gains do not add up: two may be the same idle time. What gains less than {LEAST_PERCENT} %, or was seen fewer "
+    "What is worth doing, by the idle time of the device that would go: in the steps after the warm-up, without steps "
+    f"in the whole trace. Gains do not add up: two may be the same idle time. What gains less than {LEAST_PERCENT} %, or was seen fewer "
     f"than {LEAST_TIMES} times, is left out.",
     (
         Column("what", "text", "sort of the advice"),
         DEVICE,
         Column("line", "text", "the program's line; none: it is of no single line, or no stack was recorded"),
         Column("to_do", "text", "what to do", "do this"),
-        Column("gain_ns", "ns", "what that saves at most; none: it is not about time", "gains at most"),
+        Column("gain_ns", "ns", "idle time of the device that would go; none: it is not about time", "gains about"),
         Column(
             "gain_percent",
             "percent",

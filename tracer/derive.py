@@ -168,15 +168,22 @@ def _number_steps(connection: duckdb.DuckDBPyConnection, pattern: str) -> bool:
 
 
 def _spread_steps(connection: duckdb.DuckDBPyConnection, intervals: str) -> None:
-    """Gives each row the step during which it began; a device row has the step of its launch, which began earlier."""
+    """Gives each row the step during which it began; a device row has the step of its launch, which began earlier.
+
+    Of several launches of one correlation the first one counts, of steps that begin at once the later.
+    """
     connection.execute(f"""
         UPDATE event SET step = inside.step FROM (
-            SELECT e.id, s.step FROM event e ASOF JOIN ({intervals}) s ON e.process = s.process AND e.ts_ns >= s.ts_ns
+            SELECT e.id, s.step FROM event e ASOF JOIN (
+                FROM ({intervals}) QUALIFY row_number() OVER (PARTITION BY process, ts_ns ORDER BY step DESC) = 1) s
+              ON e.process = s.process AND e.ts_ns >= s.ts_ns
             WHERE e.ts_ns < s.end_ns AND e.step IS NULL AND e.process NOT IN {COMPLETE}) inside
         WHERE event.id = inside.id""")
     connection.execute(f"""
-        UPDATE event SET step = launch.step FROM event launch
-        WHERE event.thread IS NULL AND launch.kind = 'launch' AND event.process NOT IN {COMPLETE}
+        UPDATE event SET step = launch.step FROM (
+            SELECT process, correlation, arg_min_null(step, (ts_ns, id)) AS step FROM event
+            WHERE kind = 'launch' AND correlation IS NOT NULL GROUP BY process, correlation) launch
+        WHERE event.thread IS NULL AND event.process NOT IN {COMPLETE}
           AND launch.process = event.process AND launch.correlation = event.correlation""")
 
 

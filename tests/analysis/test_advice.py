@@ -78,7 +78,7 @@ def test_an_op_that_falls_back(tmp_path: Path):
         STEPS,
     )
     assert first["evidence"] == "fell back 10 times (1 a step): 20.0 µs of tax; native: no entry"
-    assert first_of_all([first]) == "First: implement aten::gelu on ral:1 (at most 20.0 µs, 20.0 %)."
+    assert first_of_all([first]) == "First: implement aten::gelu on ral:1 (about 20.0 µs, 20.0 %)."
 
 
 def test_a_hidden_wait(tmp_path: Path):
