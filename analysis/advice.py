@@ -102,8 +102,8 @@ ADVICE = Analysis(
     "advice",
     "What to do",
     "What is worth doing, by the idle time of the device that would go: in the steps after the warm-up, without steps "
-    f"in the whole trace. Gains do not add up: two may be the same idle time. What gains less than {LEAST_PERCENT} %, or was seen fewer "
-    f"than {LEAST_TIMES} times, is left out.",
+    "in the whole trace. Gains do not add up: two may be the same idle time. What gains less than "
+    f"{LEAST_PERCENT} %, or was seen fewer than {LEAST_TIMES} times, is left out.",
     (
         Column("what", "text", "sort of the advice"),
         DEVICE,
