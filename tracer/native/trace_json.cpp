@@ -573,12 +573,13 @@ void TraceScanner::add_event() {
     return;
   }
   const auto nanoseconds = [&](const Text& text) {
-    auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
-    if (value && (*value >= kLatest || *value <= -kLatest)) {
-      value.reset();
+    const auto value = text.given ? scaled_decimal(text.view, options_.nanoseconds_exponent) : std::nullopt;
+    const std::int64_t known = value.value_or(TraceTable::kNone);
+    if (known >= kLatest || known <= -kLatest) {
+      return TraceTable::kNone;
     }
-    whole_microseconds_ = whole_microseconds_ && value.value_or(0) % 1000 == 0;
-    return value.value_or(TraceTable::kNone);
+    whole_microseconds_ = whole_microseconds_ && known % 1000 == 0;
+    return known;
   };
   TraceTable& table = *table_;
   const std::uint32_t label =
