@@ -133,6 +133,7 @@ def _question(report: Report, section: Section, shares: "_Shares") -> dict[str, 
         "tables": _tables(report, section, shares) if section.rows and analysis.shown and analysis.told is None else [],
         "left_out": max(0, len(section.by_device()) - MOST_DEVICES) if analysis.per_device else 0,
         "shown": bool(analysis.shown) or analysis.chart is not None,
+        "empty": not section.rows,
     }
 
 

@@ -205,7 +205,7 @@ def test_a_trace_without_anything_has_a_report(tmp_path: Path):
         empty = collect(trace)
     assert "0 events" in printed(empty, 60)
     assert json.loads(report_json.render(empty))["analyses"]["devices"]["rows"] == []
-    assert "Not here: no kernel was recorded" in html.render(empty)
+    assert "<b>Kernels</b>: no kernel was recorded" in html.render(empty)
     assert "no kernel was recorded" in printed(empty, 200)
 
 
