@@ -48,7 +48,7 @@ def _ledger(answers: Answers) -> Any:
     ]
     warnings = [
         html.P("Know this before you believe the numbers:", className="warn"),
-        table("quality", QUALITY, quality),
+        table("quality", QUALITY, quality, without=["chapters"]),
     ]
     return panel(
         "Ledger",

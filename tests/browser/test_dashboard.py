@@ -192,7 +192,8 @@ def test_the_overview_equals_the_analyses(million: Watched, truth: Trace) -> Non
     counts = [f"{ledger[name]:,}" for name in ("written", "received", "dropped", "lost", "shed")]
     assert million.table("#ledger") == [[str(ledger["pid"]), ledger["name"], *counts, ledger["ended_how"]]]
     [known] = QUALITY.run(truth)
-    assert million.table("#quality") == [[known["source"], str(known["pid"]), known["what"], str(known["count"])]]
+    shown = [known["source"], str(known["pid"]), known["what"], str(known["count"]), known["reading"]]
+    assert million.table("#quality") == [shown]
     assert million.grid(DEVICES_GRID) == as_shown(DEVICES, DEVICES.run(truth))
     assert million.grid("#fallbacks") == as_shown(FALLBACKS, FALLBACKS.run(truth))
     [steps] = million.figure("step-times")

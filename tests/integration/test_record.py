@@ -215,15 +215,15 @@ with trace({str(tmp_path / "self.duckdb")!r}):
         torch.ones(2) * 3
     child = os.fork()
     if child == 0:
-        time.sleep(60)
+        time.sleep(300)
         os._exit(0)
 begun = time.monotonic()
 os.kill(child, 9)
 """
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begun < 50
+    assert time.monotonic() - begun < 200
     with open_trace(tmp_path / "self.duckdb") as trace:
         rows = trace.rows(
             "SELECT name FROM event WHERE kind = 'annotation' OR (kind = 'op' AND name = 'aten::mul.Tensor') ORDER BY 1"
