@@ -237,7 +237,8 @@ def pair_regions(connection: duckdb.DuckDBPyConnection) -> None:
     """Turns opens and closes into rows of `region`, and keeps how each is striped in `region_share` for the pieces."""
     connection.execute("""
         CREATE TEMP TABLE region_share AS
-        SELECT row_number() OVER (ORDER BY event) - 1 AS id, device, handle, address, size_bytes,
+        SELECT row_number() OVER (ORDER BY event, ts_ns, device, address, handle) - 1 AS id,
+               device, handle, address, size_bytes,
                CASE WHEN before_trace THEN NULL ELSE ts_ns END AS opened_ns,
                CASE WHEN next_action = 'close' THEN next_ts_ns END AS closed_ns, domain, domains, stripe_bytes
         FROM (SELECT *, lead(action) OVER same AS next_action, lead(ts_ns) OVER same AS next_ts_ns FROM memory_change

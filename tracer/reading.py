@@ -21,6 +21,7 @@ from ral_trace.tracer.schema import SCHEMA_VERSION
 from ral_trace.tracer.text import sql_text
 
 MEMORY_LIMIT = "4GB"
+DUCKDB_MAGIC = slice(8, 12)
 OTHER = "other"
 """Catalog of the second trace, where two are compared. The first is the current database, `trace`."""
 
@@ -200,13 +201,21 @@ def open_trace(path: Path | str, *, other: Path | str | None = None) -> Trace:
         return Trace(first, other=second, show_as=path, show_other_as=Path(other))
 
 
+def is_trace_file(path: Path) -> bool:
+    """Whether a file is a DuckDB database, by its content."""
+    with path.open("rb") as file:
+        return file.read(12)[DUCKDB_MAGIC] == b"DUCK"
+
+
 def _as_trace_file(path: Path, until_open: contextlib.ExitStack) -> Path:
     """The file itself, or a temporary trace with its content. Raises InputRefused."""
-    from ral_trace.tracer import importers
-
     try:
         if not path.exists():
             raise InputRefused(path, "there is no such file", "see what is here with: ls *.duckdb")
+        if path.is_file() and is_trace_file(path):
+            return path
+        from ral_trace.tracer import importers  # a fifth of a second that a trace need not wait for
+
         return until_open.enter_context(importers.as_trace_file(path))
     except OSError as error:
         raise InputRefused(path, f"cannot be read ({error.strerror})", "see who may read it with: ls -l") from error

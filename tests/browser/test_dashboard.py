@@ -337,8 +337,11 @@ def test_names_out_of_a_trace_stay_text(chromium: Browser, tmp_path: Path) -> No
         watched = Watched(chromium, *address)
         for url, ready in READY.items():
             watched.open(url)
-            watched.page.hover(f"{ready} [col-id={'op' if url == '/memory' else 'name'}]")
-            watched.page.wait_for_selector(".ag-tooltip")
+            name = f"{ready} [col-id={'op' if url == '/memory' else 'name'}]"
+            while not watched.page.locator(".ag-tooltip").is_visible():  # a grid that is still drawn anew forgets it
+                watched.page.mouse.move(0, 0)
+                watched.page.hover(name)
+                watched.page.wait_for_timeout(3_000)
             watched.page.locator(".bars .point path").first.hover(force=True)
             watched.page.wait_for_selector(".hoverlayer .hovertext")
             made = "document.querySelectorAll('#page img, #page script, .ag-tooltip *, .hoverlayer a').length"

@@ -32,13 +32,13 @@ from ral_trace.tracer.importers import (
 )
 from ral_trace.tracer.importers.opening import Head, head_of, must_be_file, readable, refuse_other_forms
 from ral_trace.tracer.importers.rows import Rows, text
+from ral_trace.tracer.reading import is_trace_file
 from ral_trace.tracer.store import TraceBuilder
 
 MOST_MEMORY = "1GiB"
 """Of the database while files are imported; what is more spills to a private folder."""
 MOST_LEVELS = 100
 """Of folders in a folder that is given."""
-DUCKDB_MAGIC = slice(8, 12)
 
 
 class Importer(Protocol):
@@ -57,12 +57,6 @@ IMPORTERS: Sequence[Importer] = [
     own_json, parquet, perfetto, kineto, ascend, onnxruntime, nsys, rpd, rocpd, rocprof_csv, rocprof_json,
     snapshot, memory_timeline, chrome,
 ]  # fmt: skip
-
-
-def is_trace_file(path: Path) -> bool:
-    """Whether a file is a DuckDB database, by its content."""
-    with path.open("rb") as file:
-        return file.read(12)[DUCKDB_MAGIC] == b"DUCK"
 
 
 def import_files(
